@@ -1,0 +1,92 @@
+"""What the client asked, and the legs that can be made of it: the `Call`.
+
+Rule: pure; ids are handed in. Every leg's headers and body are made here, so that one place keeps the promise
+that a leg differs from the client's request only in the fields that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar import headers as names
+from sidecar.api import Api, capped
+from sidecar.body import BadBody, Body, dump
+from sidecar.endpoint import Endpoint
+from sidecar.errors import BadRequest
+from sidecar.headers import Headers
+from sidecar.kvparams import FIELD, cleared
+from sidecar.plan import Leg, Peer, Pull, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The ids of one request, made once by the sidecar: uuid4 texts.
+
+    request: `x-request-id` of both legs when the client sent none. handoff: names the blocks that a prefiller
+    keeps for its decoder. pull: names the pull from a source; never equal to `handoff`.
+    """
+
+    request: str
+    handoff: str
+    pull: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One routed request of a client.
+
+    path: request target, cleaned, with its query. headers: the client's, less hop-by-hop and routing ones.
+    body: the client's JSON object as it may go on when no field has to change.
+    """
+
+    api: Api
+    path: bytes
+    headers: Headers
+    body: Body
+    ids: Ids
+
+    def prefill(self, prefiller: Peer, params: Mapping[str, Any], source: Peer | None) -> Leg:
+        """The capped leg that computes the prompt on `prefiller`, pulling from `source` when there is one.
+
+        Raises BadRequest when the body holds a field that cannot be capped.
+        """
+        body = self.body.edited(cleared(self.body))
+        pull = Pull(source, self.ids.pull) if source else None
+        if pull:
+            params = {**params, "remote_kv_source": pull.remote_kv_source}
+        try:
+            edits = capped(self.api, body)
+        except BadBody as error:
+            raise BadRequest(str(error)) from None
+        content = body.edited({**edits, FIELD: dump(params)}).encode()
+        return self._leg(Role.PREFILL, prefiller.endpoint, content, pull)
+
+    def decode_after_prefill(self, decoder: Endpoint, params: bytes | None) -> Leg:
+        """The leg that decodes what a prefiller handed over: the client's body with these params.
+
+        `params` is their JSON text, used as it is; None decodes without any.
+        """
+        return self._leg(
+            Role.DECODE, decoder, self.body.edited({**cleared(self.body), FIELD: params}).encode()
+        )
+
+    def decode(self, decoder: Endpoint, source: Peer | None) -> Leg:
+        """The only leg: the client's body as it is, or with the directive to pull from `source`."""
+        if source is None:
+            return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, self.body.encode())
+        pull = Pull(source, self.ids.pull)
+        params = dump({"remote_kv_source": pull.remote_kv_source})
+        content = self.body.edited({**cleared(self.body), FIELD: params}).encode()
+        return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
+
+    def _leg(self, role: Role, target: Endpoint, content: bytes, pull: Pull | None = None) -> Leg:
+        """One of two legs: both carry the same `x-request-id`."""
+        headers = self.headers
+        if not names.first(headers, names.REQUEST_ID):
+            headers = (
+                *names.without(headers, names.REQUEST_ID),
+                (names.REQUEST_ID, self.ids.request.encode()),
+            )
+        return Leg(role, target, b"POST", self.path, headers, content, pull)

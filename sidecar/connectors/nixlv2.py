@@ -1,0 +1,39 @@
+"""NIXL: the prefill answer's `kv_transfer_params` tell the decoder where to read the blocks.
+
+Rule: serial. What P answers goes to D whole, unknown keys too, and once. With `--enable-p2p-pull` the prefill
+leg, and only that one, also pulls (seen on vLLM 0.32 MultiConnector: on both legs it doubles the transfer).
+"""
+
+from __future__ import annotations
+
+from sidecar.call import Call
+from sidecar.kvparams import FIELD, complete_handoff
+from sidecar.plan import Ask, Deliver, Plan
+from sidecar.routing import Route
+
+# vLLM 0.32 nixl connector reads these six of a request that another engine will decode.
+_PREFILL = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def plan(call: Call, route: Route) -> Plan:
+    """Prefill on the route's prefiller, then decode with the params that it answered."""
+    assert route.prefiller is not None
+    prefill = call.prefill(route.prefiller, _PREFILL, route.source)
+    [reply] = yield Ask((prefill,))
+    params = reply.body.get(FIELD, b"null")
+    lost = _why_lost(params)
+    decode = call.decode_after_prefill(route.decoder, None if lost else params)
+    return Deliver(decode, cached_tokens=reply.cached_tokens, handoff_lost=lost)
+
+
+def _why_lost(params: bytes) -> str | None:
+    if params == b"null":
+        return "prefill_without_kv_transfer_params"
+    return None if complete_handoff(params) else "prefill_with_incomplete_kv_transfer_params"

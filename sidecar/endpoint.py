@@ -1,0 +1,65 @@
+"""Names one TCP endpoint, `host:port`, in the one normal form that comparisons need.
+
+Rule: pure; every host and port that reaches the program from outside comes through `Endpoint.parse`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
+
+# RFC 1123 section 2.1 names (labels to 63 octets, 253 in all) and IPv4 literals, with "_" as the resolvers of
+# Kubernetes and Docker accept it.
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+
+class MalformedEndpoint(ValueError):
+    """The text is not `host:port`; the message says which part is wrong and never repeats the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host (lower case, IPv6 compressed and without brackets) and a port (1 to 65535).
+
+    Two endpoints are equal when their normalised hosts and ports are.
+    """
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Read `host:port` or `[v6]:port`, with an optional `http://` before it (contract section 1).
+
+        Raises MalformedEndpoint when host or port is missing or out of its grammar.
+        """
+        rest = text.strip()
+        if rest[:7].lower() == "http://":
+            rest = rest[7:].removesuffix("/")
+        host, colon, port = rest.rpartition(":")
+        if not colon or not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
+            raise MalformedEndpoint("no port from 1 to 65535 after the host")
+        return cls(_normal_host(host), int(port))
+
+    @property
+    def netloc(self) -> str:
+        """`host:port` as URLs and `Host` spell it: IPv6 in brackets (RFC 3986 section 3.2.2)."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def with_port(self, port: int) -> Endpoint:
+        """The same host at another port."""
+        return Endpoint(self.host, port)
+
+
+def _normal_host(host: str) -> str:
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            return IPv6Address(host[1:-1]).compressed
+        except AddressValueError:
+            raise MalformedEndpoint("the host between brackets is not an IPv6 address") from None
+    if not _NAME.fullmatch(host):
+        raise MalformedEndpoint("no valid host before the port")
+    return host.lower().removesuffix(".")

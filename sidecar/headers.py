@@ -1,0 +1,90 @@
+"""Header names the program knows, and the lists of headers that may or may not go on.
+
+Rule: pure; header names are written here and nowhere else, lower case, as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+PREFILLER = (b"x-prefiller-host-port", b"x-llm-d-prefiller-host-port")
+ENCODER = (b"x-encoder-hosts-ports", b"x-llm-d-encoder-hosts-ports")
+KV_SOURCE = (b"x-kv-cache-source-host-port", b"x-llm-d-kv-cache-source-host-port")
+DATA_PARALLEL = b"x-data-parallel-host-port"
+REQUEST_ID = b"x-request-id"
+TRACEPARENT = b"traceparent"
+TRACESTATE = b"tracestate"
+BAGGAGE = b"baggage"
+ACCEPT_ENCODING = b"accept-encoding"
+CONTENT_ENCODING = b"content-encoding"
+CONTENT_LENGTH = b"content-length"
+CONTENT_TYPE = b"content-type"
+TRANSFER_ENCODING = b"transfer-encoding"
+CONNECTION = b"connection"
+HOST = b"host"
+
+# Contract section 1: both spellings leave on every path, so that no client can route behind our back.
+ROUTING = frozenset((*PREFILLER, *ENCODER, *KV_SOURCE, DATA_PARALLEL))
+
+# RFC 9110 section 7.6.1, with the names that older proxies and clients still send.
+HOP_BY_HOP = frozenset(
+    (
+        CONNECTION,
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        TRANSFER_ENCODING,
+        b"upgrade",
+    )
+)
+
+# A leg states its own target and length.
+_NOT_FORWARDED = HOP_BY_HOP | ROUTING | {HOST, CONTENT_LENGTH}
+
+
+def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """The value of the first header of that (lower case) name."""
+    for key, value in headers:
+        if key.lower() == name:
+            return value
+    return None
+
+
+def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
+    """The list less the headers of these (lower case) names."""
+    return tuple([pair for pair in headers if pair[0].lower() not in names])
+
+
+def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The client's headers as legs carry them: order, case, duplicates and bytes kept.
+
+    Less hop-by-hop ones, those that `Connection` names, routing ones, Host and Content-Length.
+    """
+    return _less(headers, _NOT_FORWARDED)
+
+
+def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """An engine's answer headers as the client gets them: less hop-by-hop ones and those Connection names."""
+    return _less(headers, HOP_BY_HOP)
+
+
+def _less(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
+    kept: list[tuple[bytes, bytes]] = []
+    named: set[bytes] = set()
+    for pair in headers:
+        name = pair[0].lower()
+        if name not in drop:
+            kept.append(pair)
+        elif name == CONNECTION:
+            named.update(token.strip().lower() for token in pair[1].split(b","))
+    if named - _COMMON_OPTIONS:
+        kept = [pair for pair in kept if pair[0].lower() not in named]
+    return tuple(kept)
+
+
+_COMMON_OPTIONS = frozenset((b"close", b"keep-alive", b""))

@@ -1,0 +1,110 @@
+"""Reads and rewrites the count of cached prompt tokens in answers, JSON or SSE.
+
+Rule: pure. After a handoff the decoder reports what it got from the prefiller as cached; the client is told
+the prefiller's own count instead. Only that number changes: events without `usage` keep their bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sidecar.api import Api
+from sidecar.body import BadBody, Body, dump
+
+# OpenAI's chat and completions APIs, and its Responses API.
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+
+# One SSE line that is longer passes as it is: no engine's event with usage comes near it.
+MAX_LINE_BYTES = 8 * 1024 * 1024
+
+
+def cached_tokens(answer: Body) -> int:
+    """`usage.*_tokens_details.cached_tokens` of an answer; 0 when absent or null (contract section 5)."""
+    usage = answer.value("usage")
+    for name in _DETAILS:
+        details = usage.get(name) if isinstance(usage, dict) else None
+        count: Any = details.get("cached_tokens") if isinstance(details, dict) else None
+        if isinstance(count, int) and not isinstance(count, bool):
+            return count
+    return 0
+
+
+def rewritten(text: bytes, api: Api, tokens: int) -> bytes:
+    """A JSON answer, or the JSON of one SSE event, with the count set to `tokens` wherever it has `usage`."""
+    try:
+        answer = Body.parse(text)
+    except BadBody:
+        return text
+    edited = _with_tokens(answer, api, tokens)
+    return text if edited is None else edited.encode()
+
+
+def _with_tokens(answer: Body, api: Api, tokens: int) -> Body | None:
+    if answer.get("usage", b"null") != b"null":
+        usage = _edited_usage(answer["usage"], api, tokens)
+        return None if usage is None else answer.edited({"usage": usage})
+    if "response" in answer:  # the Responses API's events wrap the response that has the usage
+        try:
+            inner = _with_tokens(Body.parse(answer["response"]), api, tokens)
+        except BadBody:
+            return None
+        return None if inner is None else answer.edited({"response": inner.encode()})
+    return None
+
+
+def _edited_usage(raw: bytes, api: Api, tokens: int) -> bytes | None:
+    try:
+        usage = Body.parse(raw)
+    except BadBody:
+        return None
+    names = [name for name in _DETAILS if name in usage] or (
+        [api.cached_details] if api.cached_details else []
+    )
+    edits = {name: _edited_details(usage.get(name, b"null"), tokens) for name in names}
+    return usage.edited(edits).encode() if edits else None
+
+
+def _edited_details(raw: bytes, tokens: int) -> bytes:
+    try:
+        details = Body.parse(raw)
+    except BadBody:
+        details = Body({})
+    return details.edited({"cached_tokens": dump(tokens)}).encode()
+
+
+class SseUsage:
+    """Rewrites the usage in a stream of SSE events, however its bytes are split.
+
+    A complete line leaves with the piece that completes it; only an unfinished line is held back.
+    """
+
+    __slots__ = ("_api", "_tail", "_tokens")
+
+    def __init__(self, api: Api, tokens: int) -> None:
+        self._api = api
+        self._tokens = tokens
+        self._tail = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take the next bytes of the stream, give back what can leave now."""
+        piece = self._tail + piece if self._tail else piece
+        cut = piece.rfind(b"\n") + 1
+        if len(piece) - cut > MAX_LINE_BYTES:
+            cut = len(piece)
+        done, self._tail = piece[:cut], piece[cut:]
+        if b'"usage"' not in done:
+            return done
+        return b"\n".join([self._line(line) for line in done.split(b"\n")])
+
+    def rest(self) -> bytes:
+        """What is left at the end of the stream: a last line without its line end."""
+        done, self._tail = self._tail, b""
+        return self._line(done)
+
+    def _line(self, line: bytes) -> bytes:
+        if not line.startswith(b"data:") or b'"usage"' not in line:
+            return line
+        text = line[5:]
+        value = text.strip(b" \r")
+        before, after = text[: text.index(value)], text[text.index(value) + len(value) :]
+        return b"".join((b"data:", before, rewritten(value, self._api, self._tokens), after))
