@@ -1,0 +1,66 @@
+"""The command line: `sidecar serve` (also plain `sidecar --flag=...`), `sidecar lab`, `--help`, `--version`.
+
+Rule: what is not needed for the answer is not imported, so that a wrong flag is refused at once.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from sidecar import __version__
+
+# What is wrong was said on stderr; the shell's status for wrong usage.
+_WRONG_USAGE = 2
+
+_USAGE = """\
+Routing sidecar for vLLM pods: peer-to-peer KV pulls and prefill/decode handoff.
+
+Usage:
+  sidecar [serve] [--flag=value ...]   serve clients in front of the local engine
+  sidecar lab ...                      simulated engines and a demonstration, see sidecar lab --help
+  sidecar --help | --version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (sys.argv's by default, without the program) and return the exit status."""
+    match list(sys.argv[1:] if argv is None else argv):
+        case ["lab", *rest]:
+            from sidecar.lab.cli import main as lab
+
+            return lab(rest)
+        case ["serve", *flags]:
+            return _serve(flags)
+        case [command, *_] if not command.startswith("-"):
+            from sidecar.settings.spelling import nearest
+
+            meant = nearest(command, ("serve", "lab", "--help", "--version")) or ", see sidecar --help"
+            return _refuse([f"unknown command {command!r}{meant}"])
+        case flags:
+            return _serve(flags)
+
+
+def _serve(flags: list[str]) -> int:
+    if "--version" in flags:
+        print(f"sidecar {__version__}")
+        return 0
+    from sidecar.settings import SettingsError, help_text, load
+
+    if "--help" in flags or "-h" in flags:
+        print(_USAGE)
+        print(help_text(shutil.get_terminal_size().columns))
+        return 0
+    try:
+        settings = load(flags, os.environ)
+    except SettingsError as refused:
+        return _refuse(refused.problems)
+    from sidecar.app import serve
+
+    return serve(settings)
+
+
+def _refuse(problems: Sequence[str]) -> int:
+    for problem in problems:
+        print(f"sidecar: {problem}", file=sys.stderr)
+    return _WRONG_USAGE

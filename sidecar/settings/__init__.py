@@ -1,0 +1,11 @@
+"""Configuration: one immutable `Settings`, made by `load` from flags, environment variables and YAML.
+
+Rule: nothing outside this package reads flags or the environment.
+"""
+
+from sidecar.settings.load import SettingsError, load
+from sidecar.settings.model import Settings
+from sidecar.settings.start_line import start_line
+from sidecar.settings.table import flags_table, help_text
+
+__all__ = ["Settings", "SettingsError", "flags_table", "help_text", "load", "start_line"]

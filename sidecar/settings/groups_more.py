@@ -1,0 +1,139 @@
+"""The settings around the main job: observability, allowlist, configuration, the peer's own.
+
+Rule: as in `groups`.
+"""
+
+from typing import Annotated
+
+from sidecar.settings import kinds
+from sidecar.settings.flag import Flag, Group
+
+
+class Allowlist(Group):
+    title = "SSRF protection"
+
+    enable_ssrf_protection: Annotated[
+        kinds.Boolean, Flag("Send legs only to pods of the InferencePool.", works=())
+    ] = False
+    inference_pool: Annotated[
+        kinds.OptionalPool,
+        Flag(
+            "The InferencePool; a bare name is in namespace default. With SSRF protection only.",
+            env="INFERENCE_POOL",
+        ),
+    ] = None
+    pool_group: Annotated[kinds.Word, Flag("API group of the InferencePool. With SSRF protection only.")] = (
+        "inference.networking.k8s.io"
+    )
+
+
+class Observability(Group):
+    title = "Observability"
+
+    tracing: Annotated[
+        kinds.Boolean, Flag("Record OpenTelemetry spans; where to is set by the OTEL_* variables.")
+    ] = False
+    metrics_port: Annotated[
+        kinds.PortOrZero, Flag("Port of the sidecar's own /metrics; 0: none.", works=())
+    ] = 0
+    metrics_cert_dir: Annotated[
+        kinds.OptionalPath,
+        Flag("Directory with tls.crt and tls.key for that port; empty: plain HTTP.", works=()),
+    ] = None
+    log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
+    log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"
+
+
+class PeerLogging(Group):
+    """The flags of controller-runtime's zap binding (pkg/log/zap/zap.go, BindFlags) and klog's verbosity.
+
+    They set --log-level and --log-format where those are not given, so that manifests written for the peer
+    start unchanged.
+    """
+
+    title = "Logging flags of the peer"
+
+    zap_log_level: Annotated[
+        kinds.ZapLevel,
+        Flag("Sets --log-level: a number is debug, panic is error (nothing is logged above it)."),
+    ] = None
+    zap_encoder: Annotated[kinds.ZapEncoder, Flag("Sets --log-format: console is text.")] = None
+    zap_devel: Annotated[kinds.Boolean, Flag("Sets --log-level to debug and --log-format to text.")] = False
+    zap_stacktrace_level: Annotated[
+        kinds.ZapStacktrace, Flag("Lines that carry a traceback.", works=("error",))
+    ] = "error"
+    zap_time_encoding: Annotated[kinds.ZapTime, Flag("How lines spell the time.", works=("rfc3339",))] = (
+        "rfc3339"
+    )
+    v: Annotated[kinds.OptionalCount, Flag("Sets --log-level: debug from 4 on, else info; also -v=N.")] = None
+
+
+class MoRIIO(Group):
+    title = "MoRI-IO (with nixlv2 only)"
+
+    moriio_write_mode: Annotated[kinds.Boolean, Flag("Engines run MoRI-IO in write mode.", works=())] = False
+    moriio_parallel_dispatch: Annotated[
+        kinds.Boolean, Flag("Send prefill and decode together. With write mode only.", works=())
+    ] = False
+    moriio_parallel_decode_wait_timeout_s: Annotated[
+        kinds.Duration, Flag("Longest wait of a decode for its prefill, when sent together.", works=())
+    ] = 30.0
+    moriio_local_pod_ip: Annotated[
+        kinds.OptionalHost,
+        Flag("Address or name by which prefillers reach this pod.", env="POD_IP", works=()),
+    ] = None
+    moriio_decode_notify_port: Annotated[
+        kinds.Port, Flag("Base notify port of the decode pod.", works=())
+    ] = 61005
+    moriio_decode_handshake_port: Annotated[
+        kinds.Port, Flag("Base handshake port of the decode pod.", works=())
+    ] = 6301
+    moriio_prefill_notify_port: Annotated[
+        kinds.Port, Flag("Base notify port of a prefill pod.", works=())
+    ] = 61005
+    moriio_prefill_handshake_port: Annotated[
+        kinds.Port, Flag("Base handshake port of a prefill pod.", works=())
+    ] = 6301
+    moriio_tp_size: Annotated[kinds.Count, Flag("Tensor-parallel size of the engines.", works=())] = 1
+    moriio_dp_size: Annotated[kinds.Count, Flag("Data-parallel size over all pods.", works=())] = 1
+    moriio_dp_size_local: Annotated[
+        kinds.CountOrZero, Flag("Data-parallel size within a pod; 0: one pod.", works=())
+    ] = 0
+    moriio_remote_hosts: Annotated[
+        kinds.Hosts, Flag("Prefill pods, by rank; by comma or repetition.", works=())
+    ] = ()
+    moriio_decode_hosts: Annotated[
+        kinds.Hosts, Flag("Decode pods, by rank; by comma or repetition.", works=())
+    ] = ()
+    moriio_dns_resolve_ttl_s: Annotated[
+        kinds.WholeSeconds,
+        Flag(
+            "How long a looked-up host name holds.",
+            env="MORIIO_DNS_RESOLVE_TTL_SECONDS",
+            works=(),
+            by_flag=False,
+            by_yaml=False,
+        ),
+    ] = 30
+    moriio_dns_resolve_timeout_s: Annotated[
+        kinds.WholeSeconds,
+        Flag(
+            "Longest wait for a look-up.",
+            env="MORIIO_DNS_RESOLVE_TIMEOUT_SECONDS",
+            works=(),
+            by_flag=False,
+            by_yaml=False,
+        ),
+    ] = 5
+
+
+class Configuration(Group):
+    title = "Configuration"
+
+    configuration: Annotated[
+        kinds.OptionalText,
+        Flag("Settings as YAML, keys are flag names: '{port: 8085, tracing: true}'.", by_yaml=False),
+    ] = None
+    configuration_file: Annotated[
+        kinds.OptionalPath, Flag("File with such YAML; not together with --configuration.", by_yaml=False)
+    ] = None

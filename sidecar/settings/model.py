@@ -1,0 +1,55 @@
+"""Joins the groups into `Settings` and lists what is in them.
+
+Rule: nothing about a single setting stands here.
+"""
+
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from sidecar.settings.flag import Group, Setting, by_name, settings_of
+from sidecar.settings.groups import Engines, Serving, SourceGuard, Transfer
+from sidecar.settings.groups_more import Allowlist, Configuration, MoRIIO, Observability, PeerLogging
+
+# In the order in which --help shows them.
+GROUPS: tuple[type[Group], ...] = (
+    Serving,
+    Engines,
+    Transfer,
+    SourceGuard,
+    Observability,
+    Allowlist,
+    Configuration,
+    PeerLogging,
+    MoRIIO,
+)
+
+
+class Settings(
+    Serving,
+    Engines,
+    Transfer,
+    SourceGuard,
+    Observability,
+    Allowlist,
+    Configuration,
+    PeerLogging,
+    MoRIIO,
+    BaseSettings,
+):
+    """Everything that can be set, validated and immutable; made by `sidecar.settings.load`."""
+
+    # Defaults are tested once (tests/settings), not at every start.
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", defer_build=False, validate_default=False)
+
+    def __init__(self, *sources: PydanticBaseSettingsSource) -> None:
+        """Take each setting from the first of `sources` that has it, and from nowhere else.
+
+        Raises pydantic.ValidationError.
+        """
+        # _build_sources is how pydantic-settings (2.13 and later) takes sources that need arguments of their
+        # own.
+        BaseSettings.__init__(self, _build_sources=(sources, {}))
+
+
+SETTINGS: tuple[Setting, ...] = tuple(setting for group in GROUPS for setting in settings_of(group))
+BY_NAME = by_name(SETTINGS)
+BY_FIELD = {setting.field: setting for setting in SETTINGS}

@@ -1,0 +1,159 @@
+"""YAML sets what flags set, in its own way of writing scalars and lists, and refuses what it cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.settings.argv import read_argv
+from sidecar.settings.model import BY_NAME, Settings
+from sidecar.settings.sources import Reading, Source
+from sidecar.settings.yaml_source import read_yaml
+from tests.settings.spellings import FORMERLY, SPELLINGS
+
+EVERY_KEY = SPELLINGS | {old: SPELLINGS[new] for old, new in FORMERLY.items()}
+
+
+def reading_of(yaml: str) -> Reading:
+    return read_yaml(read_argv([f"--configuration={yaml}"]).said)
+
+
+def value_of(key: str, yaml: str) -> object:
+    reading = reading_of(yaml)
+    assert reading.problems == []
+    settings: object = Settings(Source(Settings, reading.said))
+    return getattr(settings, BY_NAME[key].field)
+
+
+@pytest.mark.parametrize("key", EVERY_KEY)
+def test_every_flag_is_a_key(key: str) -> None:
+    text, value = EVERY_KEY[key]
+    assert value_of(key, f"{key}: {text}") == value
+
+
+@pytest.mark.parametrize("key", [key for key in EVERY_KEY if BY_NAME[key].kind.many is not None])
+def test_lists_are_yaml_lists(key: str) -> None:
+    text, value = EVERY_KEY[key]
+    assert value_of(key, f"{key}: [{text}]") == value
+    assert value_of(key, f"{key}:\n" + "".join(f"- {word}\n" for word in text.split(","))) == value
+    assert value_of(key, f"{key}: []") == BY_NAME[key].default
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key", "value"),
+    [
+        ("{port: 8085, tracing: true}", "port", 8085),
+        ("port: '8085'", "port", 8085),
+        ("tracing: yes", "tracing", True),
+        ("secure-serving: Off", "secure-serving", False),
+        ("tracing: 'true'", "tracing", True),
+        ("source-guard: off", "source-guard", "off"),
+        ("source-guard: 'on'", "source-guard", "on"),
+        ("source-guard: false", "source-guard", "off"),
+        ("inference-pool: 123", "inference-pool", "123"),
+        ("prefill-retry-backoff: 0", "prefill-retry-backoff", 0.0),
+        ("cert-path:", "cert-path", None),
+        ("port: null", "port", 8000),
+        ("port: ~", "port", 8000),
+        ("port: &p 8085\nmodel-server-port: *p", "model-server-port", 8085),
+    ],
+)
+def test_scalars_are_written_as_yaml_users_write_them(yaml: str, key: str, value: object) -> None:
+    assert value_of(key, yaml) == value
+
+
+@pytest.mark.parametrize("yaml", ["", "# only a comment", "---", "null", "{}"])
+def test_an_empty_document_sets_nothing(yaml: str) -> None:
+    reading = reading_of(yaml)
+    assert (reading.said, reading.problems) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("yaml", "problem"),
+    [
+        ("prot: 1", "--configuration: unknown key 'prot', did you mean port?"),
+        ("xyzzy: 1", "--configuration: unknown key 'xyzzy'"),
+        ("'--port': 1", "--configuration: unknown key '--port', did you mean port?"),
+        ("configuration-file: x", "--configuration: unknown key 'configuration-file'"),
+        (
+            "sglang-bootstrap-port: 1",
+            "--configuration: unknown key 'sglang-bootstrap-port', did you mean mooncake-bootstrap-port?",
+        ),
+        ("[port]", "--configuration: is not a mapping from flag names to values"),
+        ("port", "--configuration: is not a mapping from flag names to values"),
+        ("port: 1\nport: 2", "--port (in --configuration): is there twice"),
+        ("port: 1\nport:", "--port (in --configuration): is there twice"),
+        ("port: {a: 1}", "--port (in --configuration): is neither one value nor a list of values"),
+        (
+            "enable-tls: [[decoder]]",
+            "--enable-tls (in --configuration): is neither one value nor a list of values",
+        ),
+        (
+            "port: 1: 2",
+            "--configuration: is not YAML: mapping values are not allowed here in line 1, column 8",
+        ),
+        (
+            "port: 1\n---\nport: 2",
+            "--configuration: is not YAML: but found another document in line 2, column 1",
+        ),
+        (
+            "a: \x07",
+            "--configuration: is not YAML: unacceptable character #x0007: special characters are not "
+            'allowed in "<unicode string>", position 3',
+        ),
+        ("<<: {port: 1}", "--configuration: unknown key '<<'"),
+        (
+            "vllm-port: 1\nmodel-server-port: 2",
+            "--model-server-port (in --configuration): '2' contradicts --vllm-port (in --configuration) '1'",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_one_line(yaml: str, problem: str) -> None:
+    assert reading_of(yaml).problems == [problem]
+
+
+def test_all_problems_of_a_document_are_found() -> None:
+    assert reading_of("prot: 1\nport: {}\nxyzzy: 2\n").problems == [
+        "--configuration: unknown key 'prot', did you mean port?",
+        "--port (in --configuration): is neither one value nor a list of values",
+        "--configuration: unknown key 'xyzzy'",
+    ]
+
+
+def test_a_deprecated_key_warns() -> None:
+    assert reading_of("secure-proxy: false").warnings == [
+        "--secure-proxy (in --configuration) is deprecated, use --secure-serving"
+    ]
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.yaml"
+    file.write_text("# f\u00fcr pod A\nport: 8085\n", encoding="utf-8")
+    reading = read_yaml(read_argv(["--configuration-file", str(file)]).said)
+    assert reading.problems == []
+    assert reading.said["port"].text == "8085"
+    assert reading.said["port"].origin == "--port (in --configuration-file)"
+
+
+def test_an_empty_configuration_flag_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.yaml"
+    file.write_text("port: 8085\n", encoding="utf-8")
+    reading = read_yaml(read_argv([f"--configuration-file={file}", "--configuration="]).said)
+    assert reading.problems == []
+    assert reading.said["port"].text == "8085"
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"host: f\xfcr\n")
+    for file, reason in (
+        (tmp_path / "absent.yaml", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+        (latin, "it is not UTF-8"),
+    ):
+        reading = read_yaml(read_argv([f"--configuration-file={file}"]).said)
+        assert reading.problems == [f"--configuration-file: cannot read '{file}': {reason}"]
+
+
+def test_inline_and_file_together_are_refused() -> None:
+    reading = read_yaml(read_argv(["--configuration={}", "--configuration-file=/x"]).said)
+    assert reading.problems == ["--configuration: cannot be given together with --configuration-file"]
