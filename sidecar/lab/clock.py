@@ -1,0 +1,40 @@
+"""The engine's time: every simulated duration passes through one clock, which scales it.
+
+Rule: callers speak of the durations of a real engine in seconds; nobody else multiplies by the scale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NoReturn
+
+
+class Clock:
+    """Scales durations by `scale`, a positive factor."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds since some moment in the past."""
+        return asyncio.get_running_loop().time() / self.scale
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits for a simulated duration; cancelling the task ends it at once."""
+        await asyncio.sleep(max(0.0, seconds) * self.scale)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """`asyncio.timeout` of a simulated duration."""
+        return asyncio.timeout(seconds * self.scale)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Calls back after a simulated duration."""
+        return asyncio.get_running_loop().call_later(seconds * self.scale, callback)
+
+
+async def for_ever() -> NoReturn:
+    """Until the request is cancelled."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nothing completes it")
