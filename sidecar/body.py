@@ -97,7 +97,8 @@ def dump(value: Any) -> bytes:
 
 
 def _key(key: str) -> bytes:
-    return json.dumps(key).encode()
+    # Nearly every key is a plain name, which needs no look for escapes.
+    return b'"%b"' % key.encode() if key.isidentifier() and key.isascii() else json.dumps(key).encode()
 
 
 def _require_utf8(raw: bytes) -> None:

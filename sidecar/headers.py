@@ -23,6 +23,7 @@ CONTENT_LENGTH = b"content-length"
 CONTENT_TYPE = b"content-type"
 TRANSFER_ENCODING = b"transfer-encoding"
 CONNECTION = b"connection"
+EXPECT = b"expect"
 HOST = b"host"
 
 # Contract section 1: both spellings leave on every path, so that no client can route behind our back.
@@ -66,6 +67,11 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     Less hop-by-hop ones, those that `Connection` names, routing ones, Host and Content-Length.
     """
     return _less(headers, _NOT_FORWARDED)
+
+
+def tunnelled(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers of a WebSocket handshake: the client's, hop-by-hop ones too, less routing ones and Host."""
+    return without(headers, *ROUTING, HOST)
 
 
 def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -82,9 +82,12 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
         return Route(rules.decoder)
     candidates = _candidates(routing, names.PREFILLER)
     prefiller = _prefiller(candidates, rules, choose) if candidates else None
-    route = Route(rules.decoder, prefiller, len(candidates))
     sources = _candidates(routing, names.KV_SOURCE, split=False)
-    return _with_source(route, sources[0], rules) if sources else route
+    if not sources:
+        return Route(rules.decoder, prefiller, len(candidates))
+    named, no_pull = _source(sources[0], rules, prefiller.endpoint if prefiller else rules.own)
+    source = rules.peer(named) if named and not no_pull else None
+    return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull)
 
 
 def _candidates(headers: RawHeaders, spellings: tuple[bytes, bytes], *, split: bool = True) -> list[str]:
@@ -107,13 +110,12 @@ def _prefiller(candidates: list[str], rules: Rules, choose: Callable[[int], int]
         raise BadRequest(f"header {names.PREFILLER[0].decode()}: {error}") from None
 
 
-def _with_source(route: Route, text: str, rules: Rules) -> Route:
+def _source(text: str, rules: Rules, computes: Endpoint | None) -> tuple[Endpoint | None, NoPull | None]:
+    """The source that is named, and why it is not used. computes: who computes the prompt, if known."""
     try:
-        endpoint = Endpoint.parse(text)
+        named = Endpoint.parse(text)
     except MalformedEndpoint:
-        return route.without_source(NoPull.MALFORMED)
-    route = replace(route, source=rules.peer(endpoint), named_source=endpoint)
+        return None, NoPull.MALFORMED
     if not rules.pulls:
-        return route.without_source(NoPull.NO_P2P)
-    computes = route.prefiller.endpoint if route.prefiller else rules.own
-    return route.without_source(NoPull.SELF) if endpoint == computes else route
+        return named, NoPull.NO_P2P
+    return named, NoPull.SELF if named == computes else None

@@ -1,0 +1,85 @@
+"""Writes one structured line per exchange, and one more where an operator should look.
+
+Rule: no header values but the request id, no query, no body. Level info; warnings for what is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sidecar.observers import ExchangeRecord, Observer
+from sidecar.observers.records import LegRecord
+
+logger = logging.getLogger("sidecar.exchange")
+
+
+class ExchangeLog(Observer):
+    """The line of each exchange: who asked for what, which legs ran, what was pulled or why not."""
+
+    @contextmanager
+    def exchange(self, record: ExchangeRecord) -> Iterator[None]:
+        """See Observer.exchange."""
+        try:
+            yield
+        finally:
+            if record.handoff_lost:
+                logger.warning(
+                    "decoding without the prefilled blocks: the prefill answer cannot be handed over",
+                    extra={"fields": {"reason": record.handoff_lost, "request_id": record.request_id}},
+                )
+            if logger.isEnabledFor(logging.INFO):
+                logger.info("exchange", extra={"fields": line(record)})
+
+
+def line(record: ExchangeRecord) -> dict[str, Any]:
+    """The fields of the line; times in milliseconds since the request's head was read."""
+    fields: dict[str, Any] = {
+        "method": record.method,
+        "path": record.path,
+        "api": record.api.name if record.api else None,
+        "status": record.status,
+        "request_id": record.request_id,
+        "duration_ms": _since(record, record.ended_s),
+        "ttfb_ms": _since(record, record.first_byte_s),
+        "sent_bytes": record.sent_bytes,
+        "streaming": record.streaming,
+        "legs": [_leg(leg) for leg in record.legs],
+    }
+    if record.route and record.route.named_source:
+        fields["source"] = record.route.named_source.netloc
+    if record.route and record.route.no_pull:
+        fields["reason"] = str(record.route.no_pull)
+    if record.error:
+        fields["error"] = record.error
+    if record.trace_id:
+        fields["trace_id"] = record.trace_id
+    return fields
+
+
+def _leg(record: LegRecord) -> dict[str, Any]:
+    leg = record.leg
+    fields: dict[str, Any] = {
+        "role": str(leg.role),
+        "target": leg.target.netloc,
+        "status": record.status,
+        "started_ms": _since(record.exchange, record.started_s),
+        "duration_ms": _ms(record.started_s, record.ended_s),
+    }
+    if leg.pull:
+        fields["pull"] = {"source": leg.pull.source.p2p.netloc, "kv_request_id": leg.pull.kv_request_id}
+    if record.attempts > 1:
+        fields["attempts"] = record.attempts
+    if record.error:
+        fields["error"] = record.error
+    return fields
+
+
+def _since(record: ExchangeRecord, moment_s: float | None) -> float | None:
+    return _ms(record.started_s, moment_s)
+
+
+def _ms(start_s: float, end_s: float | None) -> float | None:
+    return None if end_s is None else round((end_s - start_s) * 1000, 3)

@@ -1,0 +1,81 @@
+"""Reads and writes W3C trace context on raw header lists.
+
+Rule: pure. Exactly one `traceparent` goes out. What cannot be read is as if it were not there (W3C Trace
+Context section 3.2.2: "restart the trace"); header values are never logged. `baggage` is never touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, MutableSequence
+
+from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+
+from sidecar import headers as names
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+# W3C Trace Context (level 2) section 3.2.2: lower-case hex only; versions after 00 may append fields.
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_FIRST_VERSION = b"00"
+_FORBIDDEN_VERSION = b"ff"
+
+# W3C Trace Context (level 1) section 3.3.1.3: the grammar of one list member, and how many a list may have.
+# The SDK's TraceState logs members that it cannot take, so none may reach it.
+_KEY = r"[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13}"
+_MEMBER = re.compile(rf"({_KEY})=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{{0,255}}[\x21-\x2b\x2d-\x3c\x3e-\x7e])")
+_MOST_MEMBERS = 32
+
+
+def parent(headers: RawHeaders) -> SpanContext | None:
+    """The span that the client's request belongs to; None when there is none, or several, or a bad one."""
+    traceparents: list[bytes] = []
+    tracestates: list[bytes] = []
+    for key, value in headers:
+        name = key.lower()
+        if name == names.TRACEPARENT:
+            traceparents.append(value)
+        elif name == names.TRACESTATE:
+            tracestates.append(value)
+    if len(traceparents) != 1:
+        return None
+    return _span_context(traceparents[0].strip(b" \t"), tracestates)
+
+
+def traceparent(trace_id: int, span_id: int, flags: int) -> bytes:
+    """The header's value for one span, as version 00."""
+    return b"00-%032x-%016x-%02x" % (trace_id, span_id, flags)
+
+
+def carry(headers: MutableSequence[tuple[bytes, bytes]], value: bytes, *, tracestate: bool) -> None:
+    """Make `value` the only traceparent among the headers.
+
+    tracestate: whether the client's may go on; it may not when its traceparent did not count.
+    """
+    dropped = (names.TRACEPARENT,) if tracestate else (names.TRACEPARENT, names.TRACESTATE)
+    headers[:] = [*names.without(headers, *dropped), (names.TRACEPARENT, value)]
+
+
+def _span_context(text: bytes, tracestates: list[bytes]) -> SpanContext | None:
+    match = _TRACEPARENT.fullmatch(text)
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, more = match.groups()
+    if version == _FORBIDDEN_VERSION or (version == _FIRST_VERSION and more is not None):
+        return None
+    context = SpanContext(
+        int(trace_id, 16),
+        int(span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(flags, 16)),
+        trace_state=_trace_state(tracestates) if tracestates else None,
+    )
+    return context if context.is_valid else None  # zeros only are no id (sections 3.2.2.3 and 3.2.2.4)
+
+
+def _trace_state(lines: list[bytes]) -> TraceState | None:
+    """What exported spans tell of the client's tracestate; a list that breaks the grammar tells nothing."""
+    texts = [text for item in b",".join(lines).split(b",") if (text := item.decode("latin-1").strip(" \t"))]
+    members = [(match[1], match[2]) for text in texts if (match := _MEMBER.fullmatch(text))]
+    whole = len(dict(members)) == len(texts) <= _MOST_MEMBERS
+    return TraceState(members) if whole else None

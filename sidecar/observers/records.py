@@ -1,0 +1,70 @@
+"""What observers see of one exchange: facts and times, filled in while it runs.
+
+Rule: plain records. Whoever acts writes each field once; observers only read them, except that
+tracing writes `Attempt.headers` and `ExchangeRecord.trace_id`.
+Times are seconds of the monotonic clock; None until the moment has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence
+from dataclasses import dataclass, field
+
+from sidecar.api import Api
+from sidecar.headers import Headers
+from sidecar.plan import Leg
+from sidecar.routing import Route
+
+
+@dataclass(slots=True, kw_only=True)
+class ExchangeRecord:
+    """One client request from its head to the last byte of its answer.
+
+    request_headers: as the client sent them. route: None on paths that are not routed. status: sent to the
+    client, None when nothing was sent. error: a short label, never text of a body. streaming: the client gets
+    an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller computed them.
+    trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
+    """
+
+    method: str
+    path: str
+    request_headers: Headers
+    api: Api | None
+    started_s: float
+    request_id: str = ""
+    trace_id: str | None = None
+    route: Route | None = None
+    status: int | None = None
+    error: str | None = None
+    streaming: bool = False
+    handoff_lost: str | None = None
+    first_byte_s: float | None = None
+    ended_s: float | None = None
+    sent_bytes: int = 0
+    legs: list[LegRecord] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class LegRecord:
+    """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer."""
+
+    exchange: ExchangeRecord
+    leg: Leg
+    started_s: float
+    attempts: int = 0
+    status: int | None = None
+    error: str | None = None
+    head_s: float | None = None
+    first_byte_s: float | None = None
+    ended_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One request on the wire for a leg. headers: what will be sent; an observer may add to them."""
+
+    leg: LegRecord
+    headers: MutableSequence[tuple[bytes, bytes]]
+    started_s: float
+    status: int | None = None
+    error: str | None = None

@@ -1,0 +1,236 @@
+"""Says what the spans of an exchange, a leg and an attempt tell: names, attributes and failures.
+
+Rule: pure, from records alone. Attribute names and the spans they stand on are the peer's (llm-d-router
+pkg/sidecar/proxy/dispatch.go and connector_*.go, pkg/common/observability/semconv/llm_d.go, October 2026) and
+those of OpenTelemetry's HTTP conventions 1.37. Never a query, a body, or a header value but the request id.
+Durations are milliseconds with three decimals (the peer truncates them to whole ones).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from opentelemetry.util.types import AttributeValue
+
+from sidecar.api import APIS
+from sidecar.endpoint import Endpoint
+from sidecar.errors import LegFailed
+from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord
+from sidecar.plan import Role
+from sidecar.routing import NoPull, Route
+
+Attributes = dict[str, AttributeValue]
+
+# OpenTelemetry HTTP conventions, http.request.method: any other is "_OTHER", and "HTTP" in a span's name.
+_METHODS = frozenset(("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"))
+
+# What engines serve under fixed names besides the routed APIs (vLLM documentation, "Online Serving").
+_ENGINE_PATHS = frozenset(api.path.decode() for api in APIS) | {
+    *("/classify", "/detokenize", "/health", "/load", "/metrics", "/ping", "/pooling", "/rerank", "/score"),
+    *("/tokenize", "/version", "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/embeddings"),
+    *("/v1/load_lora_adapter", "/v1/messages/count_tokens", "/v1/models", "/v1/rerank", "/v1/score"),
+    *("/v1/unload_lora_adapter", "/v2/rerank"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a span's status is ERROR. kind: its `error.type`, a short label or an HTTP status. text: the
+    status's description.
+    """
+
+    kind: str
+    text: str | None
+
+
+def exchange_name(record: ExchangeRecord) -> str:
+    """`<METHOD> <path>` for paths of a fixed name, else `forward_request`.
+
+    The peer calls the span of every incoming request `<METHOD> <path>`, and on routed paths puts a second
+    server span, `forward_request`, inside it; one span carries what both tell here. A path with an id in it
+    has the second name, since span names must be few (OpenTelemetry HTTP conventions, "Name").
+    """
+    path = record.api.path.decode() if record.api else record.path
+    if path not in _ENGINE_PATHS:
+        return "forward_request"
+    return f"{record.method if record.method in _METHODS else 'HTTP'} {path}"
+
+
+def exchange_start(record: ExchangeRecord, scheme: str, own: Endpoint | None) -> Attributes:
+    """What is known when the request's head is: samplers see these. own: this pod's address, when known."""
+    attributes: Attributes = {"url.scheme": scheme, "url.path": record.path, **_method(record.method)}
+    if own is not None:
+        attributes["server.address"] = own.host
+        attributes["server.port"] = own.port
+    return attributes
+
+
+def exchange_end(record: ExchangeRecord, connector: str) -> Attributes:
+    """What is known when the answer has ended."""
+    attributes: Attributes = {}
+    if record.status is not None:
+        attributes["http.response.status_code"] = record.status
+    if record.request_id:
+        attributes["llm_d.pd_proxy.request_id"] = record.request_id
+    if record.error is not None:
+        attributes["llm_d.pd_proxy.error"] = record.error
+    if record.api is not None:
+        attributes["llm_d.openai.api"] = record.api.name
+        attributes["llm_d.pd_proxy.connector"] = connector
+        attributes["llm_d.pd_proxy.kv_connector"] = connector
+        attributes["llm_d.pd_proxy.request_path"] = record.path
+        if record.route is not None:
+            attributes |= _routing(record.route)
+    return attributes
+
+
+def exchange_failure(record: ExchangeRecord, error: BaseException | None) -> Failure | None:
+    """5xx, a cut answer, or none at all; a 4xx is the client's (HTTP conventions, "Status")."""
+    label, status = record.error, record.status
+    if isinstance(error, asyncio.CancelledError):
+        label = label or "client_gone"
+        return Failure(label, _words(label))
+    if status is not None and status >= 400:
+        return Failure(label or str(status), None) if status >= 500 else None
+    if label is None and error is not None:
+        label = type(error).__name__
+    return None if label is None else Failure(label, _words(label))
+
+
+def leg_end(record: LegRecord, connector: str) -> Attributes:
+    """What a leg's span tells."""
+    attributes: Attributes = {"llm_d.pd_proxy.connector": connector}
+    if record.exchange.request_id:
+        attributes["llm_d.pd_proxy.request_id"] = record.exchange.request_id
+    match record.leg.role:
+        case Role.PREFILL:
+            return attributes | _prefill(record)
+        case Role.DECODE:
+            return attributes | _decode(record)
+
+
+def leg_failure(record: LegRecord, error: BaseException | None) -> Failure | None:
+    """A leg that raised, or whose answer is not 2xx (the peer's text: "prefill request failed")."""
+    if isinstance(error, asyncio.CancelledError):
+        return Failure("cancelled", "cancelled")
+    text = f"{record.leg.role} request failed"
+    if error is not None:
+        return Failure(error.label if isinstance(error, LegFailed) else type(error).__name__, text)
+    if record.status is not None and not 200 <= record.status < 300:
+        return Failure(str(record.status), text)
+    return None
+
+
+def attempt_name(record: Attempt) -> str:
+    """As the peer's HTTP client names its spans (otelhttp, `HTTP <METHOD>`)."""
+    method = record.leg.leg.method.decode("latin-1")
+    return f"HTTP {method}" if method in _METHODS else "HTTP"
+
+
+def attempt_start(record: Attempt) -> Attributes:
+    """What is known before the request leaves."""
+    leg = record.leg.leg
+    attributes: Attributes = {
+        "server.address": leg.target.host,
+        "server.port": leg.target.port,
+        "url.path": leg.path.partition(b"?")[0].decode("latin-1"),
+        **_method(leg.method.decode("latin-1")),
+    }
+    if record.leg.attempts > 1:
+        attributes["http.request.resend_count"] = record.leg.attempts - 1
+    return attributes
+
+
+def attempt_end(record: Attempt) -> Attributes:
+    """What is known when the answer has ended."""
+    return {} if record.status is None else {"http.response.status_code": record.status}
+
+
+def attempt_failure(record: Attempt, error: BaseException | None) -> Failure | None:
+    """No whole answer, or 4xx and 5xx (HTTP conventions, "Status", for clients)."""
+    if isinstance(error, asyncio.CancelledError):
+        return Failure("cancelled", "cancelled")
+    label = record.error or (type(error).__name__ if error is not None else None)
+    if label is not None:
+        return Failure(label, _words(label))
+    if record.status is not None and record.status >= 400:
+        return Failure(str(record.status), None)
+    return None
+
+
+def _method(method: str) -> Attributes:
+    if method in _METHODS:
+        return {"http.request.method": method}
+    return {"http.request.method": "_OTHER", "http.request.method_original": method}
+
+
+def _routing(route: Route) -> Attributes:
+    attributes: Attributes = {"llm_d.pd_proxy.disaggregation_used": route.prefiller is not None}
+    if route.prefiller is not None:
+        attributes["llm_d.pd_proxy.prefill_target"] = route.prefiller.endpoint.netloc
+        attributes["llm_d.pd_proxy.prefill_candidates"] = route.prefill_candidates
+    if route.no_pull is not None:
+        attributes["llm_d.pd_proxy.reason"] = str(route.no_pull)
+    elif route.prefiller is None:
+        attributes["llm_d.pd_proxy.reason"] = "no_prefill_header"
+    # The peer names a source that could be pulled from, also when it turns out to be this engine itself.
+    if route.named_source is not None and route.no_pull is not NoPull.NO_P2P:
+        attributes["llm_d.pd_proxy.kv_cache_source"] = route.named_source.netloc
+    return attributes
+
+
+def _prefill(record: LegRecord) -> Attributes:
+    legs = record.exchange.legs
+    attributes: Attributes = {
+        "llm_d.pd_proxy.prefill_target": record.leg.target.netloc,
+        "llm_d.pd_proxy.prefill.async": any(other.leg.role is Role.DECODE for other in legs),
+    }
+    if record.status is not None:
+        attributes["llm_d.pd_proxy.prefill.status_code"] = record.status
+    if record.ended_s is not None:
+        attributes["llm_d.pd_proxy.prefill.duration_ms"] = _ms(record.started_s, record.ended_s)
+    return attributes
+
+
+def _decode(record: LegRecord) -> Attributes:
+    exchange = record.exchange
+    attributes: Attributes = {
+        "llm_d.pd_proxy.decode.target": record.leg.target.netloc,
+        "llm_d.pd_proxy.decode.streaming": exchange.streaming,
+        "llm_d.pd_proxy.decode.data_parallel": False,
+    }
+    if exchange.handoff_lost is not None:
+        attributes["llm_d.pd_proxy.reason"] = exchange.handoff_lost
+    if record.ended_s is not None:
+        attributes["llm_d.pd_proxy.decode.duration_ms"] = _ms(record.started_s, record.ended_s)
+    prefill = next((leg for leg in exchange.legs if leg.leg.role is Role.PREFILL), None)
+    return attributes if prefill is None else attributes | _handoff(prefill, record)
+
+
+def _handoff(prefill: LegRecord, decode: LegRecord) -> Attributes:
+    """The sums that the peer puts on the decode span of a P/D request."""
+    started_s = decode.exchange.started_s
+    concurrent = prefill.ended_s is None or prefill.ended_s > decode.started_s
+    attributes: Attributes = {
+        "llm_d.pd_proxy.decode.concurrent_with_prefill": concurrent,
+        "llm_d.pd_proxy.concurrent_pd": concurrent,
+        # The peer's meaning (its tracing proposal): until the decoder can start, not until its first byte.
+        "llm_d.pd_proxy.true_ttft_ms": _ms(started_s, decode.started_s),
+    }
+    if prefill.ended_s is not None:
+        attributes["llm_d.pd_proxy.prefill_duration_ms"] = _ms(prefill.started_s, prefill.ended_s)
+        if not concurrent:
+            attributes["llm_d.pd_proxy.coordinator_overhead_ms"] = _ms(prefill.ended_s, decode.started_s)
+    if decode.ended_s is not None:
+        attributes["llm_d.pd_proxy.decode_duration_ms"] = _ms(decode.started_s, decode.ended_s)
+        attributes["llm_d.pd_proxy.total_duration_ms"] = _ms(started_s, decode.ended_s)
+    return attributes
+
+
+def _words(label: str) -> str:
+    return label.replace("_", " ")
+
+
+def _ms(start_s: float, end_s: float) -> float:
+    return round((end_s - start_s) * 1000, 3)

@@ -1,0 +1,124 @@
+"""Passes an engine's answer to the client as it comes: the byte relay.
+
+Rule: acts. A piece of a body leaves in the loop turn in which it came. Status, headers, bytes and framing are
+the engine's own; only a usage that must tell the prefiller's count is rewritten, and only then the length
+goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import httpx
+
+from sidecar import headers as names
+from sidecar.headers import Headers
+from sidecar.observers import LegRecord
+from sidecar.plan import Reply
+from sidecar.transport import BodyStream
+from sidecar.usage import SseUsage, rewritten
+
+if TYPE_CHECKING:
+    from sidecar.server.client import Client
+
+SSE = b"text/event-stream"
+JSON = b"application/json"
+
+
+class Relay:
+    """Relays one answer. Use it once: `await Relay(client, record).run(response, cached_tokens)`."""
+
+    __slots__ = ("_client", "_record", "appendable")
+
+    def __init__(self, client: Client, record: LegRecord) -> None:
+        # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
+        self.appendable = False
+        self._client = client
+        self._record = record
+
+    async def run(self, response: httpx.Response, cached_tokens: int | None) -> None:
+        """Relay the whole answer; a body that ends early raises httpx's error with the head already sent.
+
+        cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
+        """
+        headers = names.relayed(response.headers.raw)
+        self._record.exchange.streaming = _is(SSE, headers)
+        if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
+            await self._verbatim(response, headers)
+        elif self._record.exchange.streaming:
+            await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
+        elif _is(JSON, headers):
+            await self._document(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
+        else:
+            await self._verbatim(response, headers)
+
+    def reply(self, reply: Reply) -> None:
+        """Relay an answer that has been read whole: a prefiller's refusal."""
+        headers = names.without(reply.headers, names.CONTENT_LENGTH)
+        self._start(reply.status, reply.reason, headers, len(reply.content))
+        self._write(reply.content)
+        self._client.finish()
+
+    async def _verbatim(self, response: httpx.Response, headers: Headers) -> None:
+        length = names.first(headers, names.CONTENT_LENGTH)
+        self._start_as(response, headers, int(length) if length is not None else None)
+        await self._pour(response, self._write)
+        self._client.finish(getattr(response.stream, "trailers", ()))
+
+    async def _events(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
+        api = self._record.exchange.api
+        assert api is not None
+        usage = SseUsage(api, cached_tokens)
+        self._start_as(response, headers, None)
+        await self._pour(response, lambda piece: self._write(usage.feed(piece)))
+        self._write(usage.rest())
+        self._client.finish(getattr(response.stream, "trailers", ()))
+
+    async def _document(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
+        api = self._record.exchange.api
+        assert api is not None
+        pieces: list[bytes] = []
+        await self._pour(response, pieces.append)
+        content = rewritten(b"".join(pieces), api, cached_tokens)
+        self._start_as(response, headers, len(content))
+        self._write(content)
+        self._client.finish()
+
+    async def _pour(self, response: httpx.Response, write: Callable[[bytes], None]) -> None:
+        """Give each piece of the body to `write`; a slow client pauses the engine."""
+        stream = response.stream
+        if isinstance(stream, BodyStream):
+            self._client.source = stream
+            try:
+                await stream.relay(write)
+            finally:
+                self._client.source = None
+            return
+        async for piece in stream:  # type: ignore[union-attr]  # any other httpx transport
+            write(piece)
+            await self._client.drain()
+
+    def _start_as(self, response: httpx.Response, headers: Headers, length: int | None) -> None:
+        plain = not names.first(headers, names.CONTENT_ENCODING)
+        self.appendable = self._record.exchange.streaming and plain and length is None
+        self._start(response.status_code, response.extensions.get("reason_phrase", b""), headers, length)
+
+    def _start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
+        self._record.exchange.status = status
+        self._client.start(status, headers, reason=reason, body_length=length)
+
+    def _write(self, piece: bytes) -> None:
+        if not piece:
+            return
+        exchange = self._record.exchange
+        if exchange.first_byte_s is None:
+            exchange.first_byte_s = self._record.first_byte_s = monotonic()
+        exchange.sent_bytes += len(piece)
+        self._client.write(piece)
+
+
+def _is(kind: bytes, headers: Headers) -> bool:
+    value = names.first(headers, names.CONTENT_TYPE)
+    return value is not None and value.partition(b";")[0].strip().lower() == kind

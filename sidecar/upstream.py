@@ -1,0 +1,237 @@
+"""Sends legs and turns whatever goes wrong into the error tree; the only place that talks to engines.
+
+Rule: acts. Third-party exceptions are mapped here, once. A `Sending` is entered around a leg's request and
+left when its answer has been read; leaving early closes the engine's connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from types import TracebackType
+
+import httpx
+
+from sidecar import headers as names
+from sidecar.body import BadBody, Body
+from sidecar.endpoint import Endpoint
+from sidecar.errors import (
+    EngineConnectTimeout,
+    EngineDied,
+    EngineNotReady,
+    EngineUnreachable,
+    LegFailed,
+    LegRefused,
+    UnusableAnswer,
+)
+from sidecar.observers import Attempt, LegRecord, Observers
+from sidecar.plan import Leg, Reply, Role
+
+# A prefill answer is read whole. vLLM's largest, with the block ids of a full context, stays under 1 MiB.
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+
+# Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
+_URL_CACHE_ENTRIES = 1024
+
+
+class Upload(httpx.AsyncByteStream):
+    """The client's own body on its way through, unread. framing: the header that tells its length."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], framing: tuple[bytes, bytes]) -> None:
+        self._pieces = pieces
+        self.framing = framing
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How the engines of one role are reached: the URL scheme and the transport with its TLS."""
+
+    scheme: str
+    transport: httpx.AsyncBaseTransport
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """`--prefill-max-retries` and `--prefill-retry-backoff` (seconds between attempts)."""
+
+    most: int = 0
+    backoff_s: float = 0.2
+
+
+class Upstream:
+    """The way to the engines."""
+
+    def __init__(self, stages: Mapping[Role, Stage], observers: Observers, retries: Retries) -> None:
+        self._stages = stages
+        self._observers = observers
+        self._retries = retries
+
+    def send(self, record: LegRecord, *, upload: Upload | None = None, plain: bool = False) -> Sending:
+        """One attempt at a leg; enter it to get the answer's head.
+
+        plain: the answer will be read or rewritten, so no compression is offered to the engine.
+        """
+        return Sending(self._stages[record.leg.role], self._observers, record, upload, plain=plain)
+
+    async def aclose(self) -> None:
+        """Close every connection to the engines."""
+        for stage in self._stages.values():
+            await stage.transport.aclose()
+
+    async def ask(self, record: LegRecord) -> Reply:
+        """Send a leg until it has a usable answer or its retries are used up.
+
+        Raises LegRefused, EngineUnreachable, EngineDied or UnusableAnswer.
+        """
+        with self._observers.leg(record):
+            try:
+                return await self._ask(record)
+            finally:
+                record.ended_s = monotonic()
+
+    async def _ask(self, record: LegRecord) -> Reply:
+        while True:
+            try:
+                return await self._read(record)
+            except LegFailed as failed:
+                if not failed.retryable or record.attempts > self._retries.most:
+                    raise
+            await asyncio.sleep(self._retries.backoff_s)
+
+    async def _read(self, record: LegRecord) -> Reply:
+        async with self.send(record, plain=True) as response:
+            content = await _read_whole(response, record)
+        return _reply(record, response, content)
+
+
+class Sending:
+    """One request on the wire, as an asynchronous context manager around its answer."""
+
+    __slots__ = ("_attempt", "_plain", "_response", "_stage", "_upload", "_watch")
+
+    def __init__(
+        self, stage: Stage, observers: Observers, record: LegRecord, upload: Upload | None, *, plain: bool
+    ) -> None:
+        self._stage = stage
+        self._upload = upload
+        self._plain = plain
+        self._attempt = Attempt(leg=record, headers=[], started_s=monotonic())
+        self._watch = observers.attempt(self._attempt)
+        self._response: httpx.Response | None = None
+
+    async def __aenter__(self) -> httpx.Response:
+        attempt, record = self._attempt, self._attempt.leg
+        attempt.headers.extend(self._headers(record.leg))
+        record.attempts += 1
+        record.error = None
+        self._watch.__enter__()
+        try:
+            response = await self._stage.transport.handle_async_request(self._request(record.leg))
+        except BaseException as error:
+            self._leave(error)
+            raise  # not reached for errors that are mapped
+        record.head_s = monotonic()
+        attempt.status = record.status = response.status_code
+        self._response = response
+        return response
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._response is not None
+        await self._response.stream.aclose()  # type: ignore[union-attr]  # AsyncBaseTransport gives async streams
+        self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Leave the watchers with the error as the tree names it, and raise it so."""
+        leg = self._attempt.leg
+        if error is None:
+            self._watch.__exit__(None, None, None)
+            return
+        mapped = _mapped(error, leg.leg)
+        label = mapped.label if isinstance(mapped, LegFailed) else type(mapped).__name__
+        self._attempt.error = leg.error = "cancelled" if isinstance(error, asyncio.CancelledError) else label
+        self._watch.__exit__(type(mapped), mapped, mapped.__traceback__)
+        if mapped is not error:
+            raise mapped from error
+
+    def _headers(self, leg: Leg) -> list[tuple[bytes, bytes]]:
+        headers = [(b"Host", leg.target.netloc.encode())]
+        headers += names.without(leg.headers, names.ACCEPT_ENCODING) if self._plain else leg.headers
+        if self._upload:
+            headers.append(self._upload.framing)
+        elif leg.content is not None and (leg.content or leg.method not in _BODYLESS):
+            headers.append((b"Content-Length", b"%d" % len(leg.content)))
+        return headers
+
+    def _request(self, leg: Leg) -> httpx.Request:
+        stream = self._upload or httpx.ByteStream(leg.content or b"")
+        return httpx.Request(
+            leg.method.decode("latin-1"),
+            _url(self._stage.scheme, leg.target, leg.path),
+            headers=self._attempt.headers,
+            stream=stream,
+            extensions={"target": leg.path},
+        )
+
+
+_BODYLESS = frozenset((b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"))
+
+
+@functools.lru_cache(_URL_CACHE_ENTRIES)
+def _url(scheme: str, target: Endpoint, path: bytes) -> httpx.URL:
+    """The URL of a leg. What goes on the wire is the leg's own path, byte for byte (extension "target")."""
+    base = httpx.URL(f"{scheme}://{target.netloc}/")
+    try:
+        return base.copy_with(raw_path=path)
+    except httpx.InvalidURL:
+        return base
+
+
+async def _read_whole(response: httpx.Response, record: LegRecord) -> bytes:
+    pieces: list[bytes] = []
+    total_bytes = 0
+    async for piece in response.stream:  # type: ignore[union-attr]
+        if not pieces:
+            record.first_byte_s = monotonic()
+        pieces.append(piece)
+        total_bytes += len(piece)
+        if total_bytes > MAX_REPLY_BYTES:
+            raise UnusableAnswer(record.leg, f"the {record.leg.role} answer is over {MAX_REPLY_BYTES} bytes")
+    return b"".join(pieces)
+
+
+def _reply(record: LegRecord, response: httpx.Response, content: bytes) -> Reply:
+    leg, status = record.leg, response.status_code
+    headers = names.relayed(response.headers.raw)
+    reason = response.extensions.get("reason_phrase", b"")
+    if not response.is_success:
+        record.error = LegRefused.label
+        raise LegRefused(leg, Reply(status, reason, headers, content, Body({})))
+    try:
+        return Reply(status, reason, headers, content, Body.parse(content))
+    except BadBody as error:
+        record.error = UnusableAnswer.label
+        raise UnusableAnswer(leg, f"the {leg.role} engine's answer cannot be read: {error}") from None
+
+
+def _mapped(error: BaseException, leg: Leg) -> BaseException:
+    """An httpx exception as the tree names it; everything else as it is."""
+    where = f"the {leg.role} engine"
+    match error:
+        case httpx.ConnectTimeout() if leg.role is Role.DECODE:
+            return EngineConnectTimeout(leg, f"{where} did not accept a connection in time")
+        case httpx.ConnectError() if leg.role is Role.DECODE:
+            return EngineNotReady(leg, f"{where} is not ready: it refuses connections")
+        case httpx.ConnectTimeout() | httpx.ConnectError():
+            return EngineUnreachable(leg, f"{where} at {leg.target.netloc} cannot be reached")
+        case httpx.HTTPError() | httpx.StreamError():
+            return EngineDied(leg, f"{where} ended the connection before its answer was complete")
+        case _:
+            return error

@@ -1,0 +1,66 @@
+"""Opens the tunnel of one WebSocket to the decoder and stays until either side closes.
+
+Rule: acts. The handshake goes to the engine with the client's own headers, less routing ones; from then on
+bytes are bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from sidecar import headers as names
+from sidecar.errors import EngineConnectTimeout, EngineNotReady, LegFailed
+from sidecar.observers import Attempt, LegRecord, Observers
+from sidecar.plan import Leg
+from sidecar.server.tunnel import Upstream, tunnel
+
+if TYPE_CHECKING:
+    from sidecar.server.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnels:
+    """The way to the decoder for bytes that are not HTTP. ssl_context: None without TLS."""
+
+    observers: Observers
+    ssl_context: ssl.SSLContext | None
+    connect_timeout_s: float
+
+    async def run(self, client: Client, record: LegRecord) -> None:
+        """Relay the whole session. Raises EngineNotReady or EngineConnectTimeout before it has begun."""
+        leg = record.leg
+        target = Upstream(leg.target.host, leg.target.port, self.ssl_context, self.connect_timeout_s)
+        attempt = Attempt(leg=record, headers=list(leg.headers), started_s=monotonic())
+        record.attempts = 1
+        with self.observers.leg(record), self.observers.attempt(attempt):
+            try:
+                await tunnel(client, target, _head(leg, attempt))
+            except TimeoutError as error:
+                raise _failed(
+                    record, EngineConnectTimeout(leg, "the decode engine did not accept a connection in time")
+                ) from error
+            except OSError as error:
+                raise _failed(
+                    record, EngineNotReady(leg, "the decode engine is not ready: it refuses connections")
+                ) from error
+            except asyncio.CancelledError:
+                attempt.error = record.error = "cancelled"
+                raise
+            finally:
+                record.ended_s = monotonic()
+
+
+def _failed(record: LegRecord, error: LegFailed) -> LegFailed:
+    record.error = error.label
+    return error
+
+
+def _head(leg: Leg, attempt: Attempt) -> bytes:
+    """The handshake's request head (RFC 6455 section 4.1)."""
+    lines = [b"%b %b HTTP/1.1" % (leg.method, leg.path), b"Host: " + leg.target.netloc.encode()]
+    lines += [b"%b: %b" % header for header in attempt.headers if header[0].lower() != names.HOST]
+    return b"\r\n".join(lines) + b"\r\n\r\n"

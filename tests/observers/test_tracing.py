@@ -1,0 +1,513 @@
+"""Tracing: whole span trees of played exchanges, and what crosses the wire for each attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_OFF
+
+from sidecar.api import APIS
+from sidecar.body import Body
+from sidecar.endpoint import Endpoint
+from sidecar.errors import EngineDied, EngineUnreachable, LegRefused
+from sidecar.observers import Observers
+from sidecar.observers.log import ExchangeLog
+from sidecar.observers.tracing import Tracing
+from sidecar.plan import Reply, Role
+from sidecar.routing import NoPull, Route
+from tests.observers.play import DECODER, PREFILLER, SOURCE, Answer, Node, attempt, chat, leg, stage
+
+SERVER = {"http.request.method": "POST", "url.scheme": "http", "url.path": "/v1/chat/completions"}
+ROUTED = {
+    "llm_d.openai.api": "chat_completions",
+    "llm_d.pd_proxy.connector": "nixlv2",
+    "llm_d.pd_proxy.kv_connector": "nixlv2",
+    "llm_d.pd_proxy.request_path": "/v1/chat/completions",
+    "llm_d.pd_proxy.request_id": "r-1",
+}
+DECODE_ONLY = {"llm_d.pd_proxy.disaggregation_used": False, "llm_d.pd_proxy.reason": "no_prefill_header"}
+DISAGGREGATED = {
+    "llm_d.pd_proxy.disaggregation_used": True,
+    "llm_d.pd_proxy.prefill_target": "10.0.0.7:8000",
+    "llm_d.pd_proxy.prefill_candidates": 2,
+}
+LEG = {"llm_d.pd_proxy.connector": "nixlv2", "llm_d.pd_proxy.request_id": "r-1"}
+DECODE = {
+    **LEG,
+    "llm_d.pd_proxy.decode.target": "localhost:8200",
+    "llm_d.pd_proxy.decode.streaming": False,
+    "llm_d.pd_proxy.decode.data_parallel": False,
+}
+PREFILL = {**LEG, "llm_d.pd_proxy.prefill_target": "10.0.0.7:8000", "llm_d.pd_proxy.prefill.async": False}
+TO_DECODER = {
+    "http.request.method": "POST",
+    "url.path": "/v1/chat/completions",
+    "server.address": "localhost",
+    "server.port": 8200,
+}
+TO_PREFILLER = {**TO_DECODER, "server.address": "10.0.0.7", "server.port": 8000}
+OK = {"http.response.status_code": 200}
+PD = Route(DECODER, PREFILLER, 2)
+
+
+def client(where: dict[str, Any], status: int = 200) -> Node:
+    return Node("HTTP POST", "CLIENT", where | {"http.response.status_code": status})
+
+
+def served(attributes: dict[str, Any], *inside: Node) -> Node:
+    return Node("POST /v1/chat/completions", "SERVER", SERVER | ROUTED | attributes, inside=inside)
+
+
+def test_a_decode_only_request_is_a_server_a_decode_and_a_client_span() -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        Answer(200, 100.26125).to(played, leg(record, Role.DECODE, 100.001))
+        record.status = 200
+    decode = DECODE | {"llm_d.pd_proxy.decode.duration_ms": 260.25}
+    expected = served(DECODE_ONLY | OK, Node("decode", "INTERNAL", decode, inside=(client(TO_DECODER),)))
+    assert played.trees() == [expected]
+
+
+def test_a_pull_names_its_source_and_a_stream_is_told() -> None:
+    played = stage()
+    record = chat(replace(Route(DECODER), source=SOURCE, named_source=SOURCE.endpoint))
+    with played.tracing.exchange(record):
+        record.streaming = True
+        Answer(200, 100.5).to(played, leg(record, Role.DECODE, 100.25))
+        record.status = 200
+    decode = DECODE | {"llm_d.pd_proxy.decode.duration_ms": 250.0, "llm_d.pd_proxy.decode.streaming": True}
+    source = {"llm_d.pd_proxy.kv_cache_source": "10.0.0.9:8000"}
+    node = Node("decode", "INTERNAL", decode, inside=(client(TO_DECODER),))
+    assert played.trees() == [served(DECODE_ONLY | source | OK, node)]
+
+
+@pytest.mark.parametrize(
+    ("route", "told"),
+    [
+        (
+            Route(DECODER, named_source=SOURCE.endpoint, no_pull=NoPull.UNREACHABLE),
+            {"reason": "source_unreachable", "kv_cache_source": "10.0.0.9:8000"},
+        ),
+        (
+            Route(DECODER, named_source=SOURCE.endpoint, no_pull=NoPull.SELF),
+            {"reason": "source_is_self", "kv_cache_source": "10.0.0.9:8000"},
+        ),
+        (
+            Route(DECODER, named_source=SOURCE.endpoint, no_pull=NoPull.NO_P2P),
+            {"reason": "connector_without_p2p"},
+        ),
+        (Route(DECODER, no_pull=NoPull.MALFORMED), {"reason": "source_malformed"}),
+    ],
+)
+def test_the_server_span_says_why_a_named_source_is_not_pulled_from(
+    route: Route, told: dict[str, str]
+) -> None:
+    played = stage()
+    record = chat(route)
+    with played.tracing.exchange(record):
+        record.status = 200
+    attributes = {f"llm_d.pd_proxy.{key}": value for key, value in told.items()}
+    assert played.trees() == [served({"llm_d.pd_proxy.disaggregation_used": False} | attributes | OK)]
+
+
+def test_a_handoff_is_a_prefill_and_a_decode_side_by_side_with_the_sums_on_decode() -> None:
+    played = stage()
+    record = chat(PD)
+    with played.tracing.exchange(record):
+        Answer(200, 100.05555).to(played, leg(record, Role.PREFILL, 100.0005))
+        Answer(200, 100.3).to(played, leg(record, Role.DECODE, 100.056))
+        record.status = 200
+    prefill = PREFILL | {
+        "llm_d.pd_proxy.prefill.status_code": 200,
+        "llm_d.pd_proxy.prefill.duration_ms": 55.05,
+    }
+    decode = DECODE | {
+        "llm_d.pd_proxy.decode.duration_ms": 244.0,
+        "llm_d.pd_proxy.decode.concurrent_with_prefill": False,
+        "llm_d.pd_proxy.concurrent_pd": False,
+        "llm_d.pd_proxy.true_ttft_ms": 56.0,
+        "llm_d.pd_proxy.prefill_duration_ms": 55.05,
+        "llm_d.pd_proxy.decode_duration_ms": 244.0,
+        "llm_d.pd_proxy.coordinator_overhead_ms": 0.45,
+        "llm_d.pd_proxy.total_duration_ms": 300.0,
+    }
+    expected = served(
+        DISAGGREGATED | OK,
+        Node("prefill", "INTERNAL", prefill, inside=(client(TO_PREFILLER),)),
+        Node("decode", "INTERNAL", decode, inside=(client(TO_DECODER),)),
+    )
+    assert played.trees() == [expected]
+
+
+def test_a_lost_handoff_gives_its_reason_on_decode() -> None:
+    played = stage()
+    record = chat(PD)
+    with played.tracing.exchange(record):
+        Answer(200, 100.1).to(played, leg(record, Role.PREFILL, 100.0))
+        record.handoff_lost = "prefill_without_kv_transfer_params"
+        Answer(200, 100.3).to(played, leg(record, Role.DECODE, 100.1))
+    decode = played.trees()[0].inside[1]
+    assert decode.attributes["llm_d.pd_proxy.reason"] == "prefill_without_kv_transfer_params"
+
+
+def test_legs_that_run_together_say_so_and_have_no_overhead_between_them() -> None:
+    played = stage()
+    record = chat(PD)
+    with played.tracing.exchange(record):
+        prefill, decode = leg(record, Role.PREFILL, 100.0), leg(record, Role.DECODE, 100.01)
+        Answer(200, 100.2).to(played, prefill)
+        Answer(200, 100.3).to(played, decode)
+    first, second = (node.attributes for node in played.trees()[0].inside)
+    assert first["llm_d.pd_proxy.prefill.async"] is True
+    assert second["llm_d.pd_proxy.decode.concurrent_with_prefill"] is True
+    assert second["llm_d.pd_proxy.concurrent_pd"] is True
+    assert "llm_d.pd_proxy.coordinator_overhead_ms" not in second
+
+
+def test_a_refused_prefill_is_an_error_of_its_leg_and_not_of_a_server_that_answers_4xx() -> None:
+    played = stage()
+    record = chat(PD)
+    with played.tracing.exchange(record):
+        prefilled = leg(record, Role.PREFILL, 100.0)
+        answer = Answer(400, 100.02, raised=LegRefused(prefilled.leg, Reply(400, b"", (), b"", Body({}))))
+        with pytest.raises(LegRefused):
+            answer.to(played, prefilled)
+        record.status, record.error = 400, "refused"
+    prefill = PREFILL | {
+        "llm_d.pd_proxy.prefill.status_code": 400,
+        "llm_d.pd_proxy.prefill.duration_ms": 20.0,
+        "error.type": "refused",
+    }
+    called = client(TO_PREFILLER | {"error.type": "400"}, 400)
+    expected = served(
+        DISAGGREGATED | {"http.response.status_code": 400, "llm_d.pd_proxy.error": "refused"},
+        Node(
+            "prefill",
+            "INTERNAL",
+            prefill,
+            ("ERROR", "prefill request failed"),
+            (replace(called, status=("ERROR", None)),),
+        ),
+    )
+    assert played.trees() == [expected]
+
+
+def test_each_retry_is_a_client_span_of_its_own_and_a_leg_that_recovers_is_no_error() -> None:
+    played = stage()
+    record = chat(PD)
+    with played.tracing.exchange(record):
+        prefill = leg(record, Role.PREFILL, 100.0)
+        with played.tracing.leg(prefill):
+            first = attempt(prefill)
+            first.error = prefill.error = "unreachable"
+            with pytest.raises(EngineUnreachable), played.tracing.attempt(first):
+                raise EngineUnreachable(prefill.leg, "")
+            second = attempt(prefill)
+            with played.tracing.attempt(second):
+                second.status = prefill.status = 200
+            prefill.ended_s = 100.5
+    again = TO_PREFILLER | {"http.request.resend_count": 1}
+    [node] = played.trees()[0].inside
+    assert node.status == ("UNSET", None)
+    assert node.inside == (
+        Node("HTTP POST", "CLIENT", TO_PREFILLER | {"error.type": "unreachable"}, ("ERROR", "unreachable")),
+        client(again),
+    )
+    assert len({dict(tried.headers)[b"traceparent"] for tried in (first, second)}) == 2
+
+
+def test_a_client_that_goes_away_leaves_no_span_unset() -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    decode = leg(record, Role.DECODE, 100.0)
+    tried = attempt(decode)
+    tried.status = decode.status = record.status = 200
+    decode.ended_s = 100.75
+    tried.error = decode.error = "cancelled"
+    record.error = "client_gone"
+    with (
+        pytest.raises(asyncio.CancelledError),
+        played.tracing.exchange(record),
+        played.tracing.leg(decode),
+        played.tracing.attempt(tried),
+    ):
+        raise asyncio.CancelledError
+    gone = {"error.type": "client_gone", "llm_d.pd_proxy.error": "client_gone"}
+    cancelled = {"error.type": "cancelled"}
+    called = Node("HTTP POST", "CLIENT", TO_DECODER | OK | cancelled, ("ERROR", "cancelled"))
+    duration = {"llm_d.pd_proxy.decode.duration_ms": 750.0}
+    inner = Node("decode", "INTERNAL", DECODE | duration | cancelled, ("ERROR", "cancelled"), (called,))
+    expected = replace(served(DECODE_ONLY | OK | gone, inner), status=("ERROR", "client gone"))
+    assert played.trees() == [expected]
+
+
+def test_an_exchange_cancelled_before_anything_was_known_is_an_error_too() -> None:
+    played = stage()
+    record = chat(None, request_id="")
+    with pytest.raises(asyncio.CancelledError), played.tracing.exchange(record):
+        raise asyncio.CancelledError
+    attributes = {key: value for key, value in ROUTED.items() if not key.endswith("request_id")}
+    expected = Node(
+        "POST /v1/chat/completions",
+        "SERVER",
+        SERVER | attributes | {"error.type": "client_gone"},
+        ("ERROR", "client gone"),
+    )
+    assert played.trees() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind", "expected"),
+    [
+        (200, None, None, ("UNSET", None)),
+        (400, "BadRequestError", None, ("UNSET", None)),
+        (404, None, None, ("UNSET", None)),
+        (500, None, "500", ("ERROR", None)),
+        (503, "unreachable", "unreachable", ("ERROR", None)),
+        (200, "died", "died", ("ERROR", "died")),
+        (None, "InternalServerError", "InternalServerError", ("ERROR", "InternalServerError")),
+    ],
+)
+def test_the_status_of_a_server_span_follows_the_http_conventions(
+    status: int | None, error: str | None, kind: str | None, expected: tuple[str, str | None]
+) -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        record.status, record.error = status, error
+    [node] = played.trees()
+    assert node.status == expected
+    assert node.attributes.get("error.type") == kind
+    assert node.attributes.get("llm_d.pd_proxy.error") == error
+
+
+def test_a_decode_leg_fails_with_its_status_or_with_its_label() -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        Answer(429, 100.1).to(played, leg(record, Role.DECODE, 100.0))
+        cut = leg(record, Role.DECODE, 100.2)
+        with pytest.raises(EngineDied), played.tracing.leg(cut):
+            raise EngineDied(cut.leg, "")
+        odd = leg(record, Role.DECODE, 100.3)
+        with pytest.raises(ZeroDivisionError), played.tracing.leg(odd):
+            raise ZeroDivisionError
+    found = [(node.attributes["error.type"], node.status) for node in played.trees()[0].inside]
+    failed = ("ERROR", "decode request failed")
+    assert found == [("429", failed), ("died", failed), ("ZeroDivisionError", failed)]
+
+
+def test_a_passed_through_request_has_no_stages() -> None:
+    played = stage(scheme="https", own=Endpoint("10.0.0.1", 8000))
+    record = chat(Route(DECODER), method="GET", path="/v1/models", api=None, request_id="")
+    with played.tracing.exchange(record):
+        Answer(200, 100.1).to(played, leg(record, Role.DECODE, 100.0))
+        record.status = 200
+    get = {"http.request.method": "GET", "url.path": "/v1/models"}
+    here = {"url.scheme": "https", "server.address": "10.0.0.1", "server.port": 8000}
+    called = Node("HTTP GET", "CLIENT", TO_DECODER | get | OK)
+    assert played.trees() == [Node("GET /v1/models", "SERVER", get | here | OK, inside=(called,))]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "routed", "name"),
+    [
+        ("POST", "//v1/chat/completions/", True, "POST /v1/chat/completions"),
+        ("GET", "/v1/chat/completions", False, "GET /v1/chat/completions"),
+        ("GET", "/v1/responses/resp_68a1", False, "forward_request"),
+        ("PROPFIND", "/v1/models", False, "HTTP /v1/models"),
+        ("GET", "/\xff", False, "forward_request"),
+    ],
+)
+def test_server_spans_have_few_names(method: str, path: str, *, routed: bool, name: str) -> None:
+    played = stage()
+    with played.tracing.exchange(chat(None, method=method, path=path, api=APIS[0] if routed else None)):
+        pass
+    [node] = played.trees()
+    assert node.name == name
+    assert node.attributes["url.path"] == path
+
+
+def test_an_unknown_method_is_told_as_other_on_both_sides() -> None:
+    played = stage()
+    record = chat(Route(DECODER), method="PROPFIND", path="/x", api=None)
+    with played.tracing.exchange(record):
+        Answer(405, 100.1).to(played, leg(record, Role.DECODE, 100.0))
+    [node] = played.trees()
+    assert node.inside[0].name == "HTTP"
+    for told in (node.attributes, node.inside[0].attributes):
+        assert told["http.request.method"] == "_OTHER"
+        assert told["http.request.method_original"] == "PROPFIND"
+
+
+PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_every_attempt_carries_its_own_client_span_and_the_parents_state() -> None:
+    played = stage()
+    own = ((b"TraceParent", PARENT), (b"tracestate", b"a=1,b=2"), (b"baggage", b"k=v"), (b"X-Mine", b"1"))
+    record = chat(Route(DECODER), *own)
+    answer = Answer(200, 100.1)
+    with played.tracing.exchange(record):
+        answer.to(played, leg(record, Role.DECODE, 100.0, own))
+    server = next(span for span in played.exported.get_finished_spans() if span.kind.name == "SERVER")
+    called = next(span for span in played.exported.get_finished_spans() if span.kind.name == "CLIENT")
+    assert server.parent is not None
+    assert server.parent.span_id == 0xB7AD6B7169203331
+    assert server.parent.is_remote
+    assert called.context is not None
+    assert called.context.trace_state.to_header() == "a=1,b=2"
+    assert answer.sent == [
+        (b"Host", b"localhost:8200"),
+        (b"tracestate", b"a=1,b=2"),
+        (b"baggage", b"k=v"),
+        (b"X-Mine", b"1"),
+        (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-%016x-01" % called.context.span_id),
+    ]
+    assert record.trace_id == "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_a_doubled_parent_starts_a_new_trace_and_its_state_stays_behind() -> None:
+    played = stage()
+    own = (
+        (b"traceparent", PARENT),
+        (b"Traceparent", PARENT),
+        (b"TraceState", b"a=1"),
+        (b"baggage", b"k=v"),
+        (b"baggage", b"not valid at all"),
+    )
+    record = chat(Route(DECODER), *own)
+    answer = Answer(200, 100.1)
+    with played.tracing.exchange(record):
+        answer.to(played, leg(record, Role.DECODE, 100.0, own))
+    called = next(span for span in played.exported.get_finished_spans() if span.kind.name == "CLIENT")
+    assert called.context is not None
+    assert called.context.trace_id != 0x0AF7651916CD43DD8448EB211C80319C
+    assert answer.sent == [
+        (b"Host", b"localhost:8200"),
+        (b"baggage", b"k=v"),
+        (b"baggage", b"not valid at all"),
+        (b"traceparent", b"00-%032x-%016x-01" % (called.context.trace_id, called.context.span_id)),
+    ]
+
+
+def test_the_random_flag_goes_on_when_it_came_in() -> None:
+    played = stage()
+    answer = Answer(200, 100.1)
+    record = chat(Route(DECODER), (b"traceparent", PARENT[:-2] + b"03"))
+    with played.tracing.exchange(record):
+        answer.to(played, leg(record, Role.DECODE, 100.0))
+    assert dict(answer.sent)[b"traceparent"].endswith(b"-03")
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, DEFAULT_OFF])
+def test_an_unsampled_request_records_nothing_and_still_carries_its_trace_on(sampler: Any) -> None:
+    played = stage(sampler)
+    own = ((b"traceparent", PARENT[:-2] + b"00"), (b"tracestate", b"a=1"))
+    record = chat(PD, *own)
+    prefill, decode = Answer(200, 100.1), Answer(200, 100.3)
+    with played.tracing.exchange(record):
+        prefill.to(played, leg(record, Role.PREFILL, 100.0, own))
+        decode.to(played, leg(record, Role.DECODE, 100.2, own))
+    assert played.trees() == []
+    sent = [dict(answer.sent) for answer in (prefill, decode)]
+    assert [headers[b"tracestate"] for headers in sent] == [b"a=1", b"a=1"]
+    parts = [headers[b"traceparent"].split(b"-") for headers in sent]
+    assert [(trace, flags) for _, trace, _, flags in parts] == [(PARENT.split(b"-")[1], b"00")] * 2
+    assert len({span for _, _, span, _ in parts} | {PARENT.split(b"-")[2]}) == 3
+    assert record.trace_id == "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_a_disabled_sdk_leaves_headers_and_records_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    played = stage()
+    own = ((b"traceparent", PARENT), (b"traceparent", b"bad"), (b"tracestate", b"a=1"))
+    record = chat(Route(DECODER), *own)
+    answer = Answer(200, 100.1)
+    with played.tracing.exchange(record):
+        answer.to(played, leg(record, Role.DECODE, 100.0, own))
+    assert answer.sent == [(b"Host", b"localhost:8200"), *own]
+    assert record.trace_id is None
+    assert played.trees() == []
+
+
+def test_nothing_stays_behind_when_exchanges_end() -> None:
+    played = stage()
+    for _ in range(3):
+        record = chat(Route(DECODER))
+        with played.tracing.exchange(record):
+            Answer(200, 100.1).to(played, leg(record, Role.DECODE, 100.0))
+    assert played.tracing._traces == {}
+    assert played.tracing._legs == {}
+
+
+def test_exchanges_that_run_at_once_keep_their_own_trees() -> None:
+    played = stage()
+
+    async def run(request_id: str) -> None:
+        record = chat(Route(DECODER), request_id=request_id)
+        decode = leg(record, Role.DECODE, 100.0)
+        tried = attempt(decode)
+        with played.tracing.exchange(record):
+            await asyncio.sleep(0)
+            with played.tracing.leg(decode):
+                await asyncio.sleep(0)
+                with played.tracing.attempt(tried):
+                    await asyncio.sleep(0)
+
+    async def run_all() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(5):
+                group.create_task(run(str(number)))
+
+    asyncio.run(run_all())
+    shape = [
+        (tree.attributes["llm_d.pd_proxy.request_id"], [node.attributes["llm_d.pd_proxy.request_id"]])
+        for tree in played.trees()
+        for node in tree.inside
+    ]
+    assert shape == [(str(number), [str(number)]) for number in range(5)]
+
+
+def test_the_log_line_entered_first_reads_the_trace_id(caplog: pytest.LogCaptureFixture) -> None:
+    played = stage()
+    record = chat(Route(DECODER), (b"traceparent", PARENT))
+    caplog.set_level(logging.INFO, "sidecar.exchange")
+    with Observers([ExchangeLog(), played.tracing]).exchange(record):
+        pass
+    [logged] = caplog.records
+    fields: dict[str, Any] = logged.__dict__["fields"]
+    assert fields["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
+
+
+class Stuck(SpanExporter):
+    """An exporter whose collector never answers."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.released.wait(10)
+        return SpanExportResult.FAILURE
+
+
+def test_shutdown_gives_up_on_a_collector_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = Stuck()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    tracing = Tracing(provider, "nixlv2")
+    with tracing.exchange(chat(None)):
+        pass
+    tracing.shutdown(0.05)
+    exporter.released.set()
+    expected = "the last spans could not be exported within 0.05 s and are lost"
+    assert [line.getMessage() for line in caplog.records] == [expected]

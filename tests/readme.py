@@ -1,0 +1,43 @@
+"""Keeps the generated parts of README.md: `python -m tests.readme` writes them, `--check` fails when they are old."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sidecar.settings import flags_table
+
+README = Path(__file__).parent.parent / "README.md"
+
+# Generated part by the name in its markers: <!-- begin NAME --> ... <!-- end NAME -->.
+PARTS: dict[str, Callable[[], str]] = {"flags": flags_table}
+
+
+def regenerated(text: str) -> str:
+    """The README with every generated part made anew. Raises ValueError when a part's markers are missing."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"README.md must have {begin} and {end} once")
+        pattern = re.compile(re.escape(begin) + ".*" + re.escape(end), re.DOTALL)
+        part = f"{begin}\n{make().strip()}\n{end}"
+        text = pattern.sub(lambda _, part=part: part, text)  # type: ignore[misc]
+    return text
+
+
+def main() -> int:
+    """Write the README, or with --check say whether it has to be."""
+    old = README.read_text()
+    new = regenerated(old)
+    if "--check" not in sys.argv:
+        README.write_text(new)
+        return 0
+    if new != old:
+        print("README.md: the generated parts are old; run `make format`", file=sys.stderr)
+    return int(new != old)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Bodies that come encoded, and whose `kv_transfer_params` may go on (contract section 3)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
+from sidecar.intake import _decoded, screened
+from sidecar.kvparams import Policy
+from sidecar.routing import Route
+from tests.connectors.play import PREFILLER, SOURCE, call_of, route_of
+
+BODY = b'{"prompt":"' + b"tok " * 1000 + b'"}'
+LIMIT_BYTES = 64 * 1024
+
+
+def raw_deflate(content: bytes) -> bytes:
+    """Deflate without the zlib frame, as some clients send it (RFC 9110 section 8.4.1.2, note)."""
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(content) + packer.flush()
+
+
+PACKED = {
+    b"gzip": gzip.compress(BODY, mtime=0),
+    b"x-gzip": gzip.compress(BODY, mtime=0),
+    b"GZip": gzip.compress(BODY, mtime=0),
+    b" gzip ": gzip.compress(BODY, mtime=0),
+    b"deflate": zlib.compress(BODY),
+    b"Deflate": raw_deflate(BODY),
+    b"identity": BODY,
+}
+
+
+def decoded(raw: bytes, encoding: bytes, limit_bytes: int = LIMIT_BYTES) -> bytes:
+    return _decoded(raw, encoding, limit_bytes, "too large")
+
+
+@pytest.mark.parametrize(("encoding", "raw"), PACKED.items())
+def test_an_encoded_body_is_decoded(encoding: bytes, raw: bytes) -> None:
+    assert decoded(raw, encoding) == BODY
+
+
+def test_several_gzip_members_are_one_body() -> None:
+    # RFC 1952 section 2.2: a gzip file is a series of members; RFC 9110 section 8.4.1.3 takes it as it is.
+    raw = gzip.compress(BODY[:500], mtime=0) + gzip.compress(BODY[500:], mtime=0)
+    assert decoded(raw, b"gzip") == BODY
+
+
+@pytest.mark.parametrize(
+    "encoding", [b"br", b"compress", b"gzip, gzip", b"gzip,identity", b"x", b"utf-8", b"zstd"]
+)
+def test_an_encoding_that_cannot_be_read_is_said_to_be_unsupported(encoding: bytes) -> None:
+    with pytest.raises(UnsupportedEncoding, match="content-encoding"):
+        decoded(PACKED[b"gzip"], encoding)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda raw: b"", lambda raw: raw[:-1], lambda raw: raw[:20], lambda raw: raw + b"x", lambda raw: BODY],
+)
+def test_a_body_that_is_not_what_its_encoding_says_is_the_clients_fault(
+    encoding: bytes, damage: Callable[[bytes], bytes]
+) -> None:
+    with pytest.raises(BadRequest, match="content-encoding"):
+        decoded(damage(PACKED[encoding]), encoding)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, raw_deflate])
+def test_a_body_may_inflate_to_the_limit_and_not_a_byte_further(pack: Callable[[bytes], bytes]) -> None:
+    encoding = b"gzip" if pack is gzip.compress else b"deflate"
+    assert decoded(pack(b"x" * 1000), encoding, 1000) == b"x" * 1000
+    with pytest.raises(RequestTooLarge):
+        decoded(pack(b"x" * 1001), encoding, 1000)
+    with pytest.raises(RequestTooLarge):
+        decoded(pack(bytes(50_000_000)), encoding, 1000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(raw=st.binary(max_size=40), encoding=st.sampled_from([b"gzip", b"deflate", b"identity", b""]))
+def test_any_bytes_are_decoded_or_refused(raw: bytes, encoding: bytes) -> None:
+    for text in (raw, PACKED[b"gzip"][:12] + raw, PACKED[b"deflate"][:3] + raw):
+        try:
+            assert len(decoded(text, encoding, 100)) <= 100 or encoding == b"identity"
+        except (BadRequest, RequestTooLarge, UnsupportedEncoding):
+            continue
+
+
+# Whose params go on
+
+HOSTILE = b'{"prompt":"hi", "kv_transfer_params":{"remote_kv_source":"abc"}}'
+HARMLESS = b'{"prompt":"hi", "kv_transfer_params":{"remote_decoder":{"kv_request_id":"k"}}}'
+REPLACED = [route_of(), route_of(source=SOURCE), route_of(prefiller=None, source=SOURCE)]
+FORWARDED = route_of(prefiller=None)
+
+
+def test_params_that_would_be_forwarded_are_screened() -> None:
+    with pytest.raises(BadRequest, match="remote_kv_source"):
+        screened(call_of(HOSTILE), FORWARDED, Policy.VALIDATE)
+    with pytest.raises(BadRequest, match="kv_transfer_params"):
+        screened(call_of(HARMLESS), FORWARDED, Policy.REJECT)
+    assert screened(call_of(HARMLESS), FORWARDED, Policy.VALIDATE).body.encode() == HARMLESS
+    assert screened(call_of(HOSTILE), FORWARDED, Policy.PASS).body.encode() == HOSTILE
+    assert screened(call_of(HOSTILE), FORWARDED, Policy.STRIP).body.encode() == b'{"prompt":"hi"}'
+
+
+@pytest.mark.parametrize("route", REPLACED)
+@pytest.mark.parametrize("policy", [Policy.VALIDATE, Policy.STRIP, Policy.PASS])
+def test_params_that_the_sidecar_replaces_are_dropped_and_never_refused(policy: Policy, route: Route) -> None:
+    call = screened(call_of(HOSTILE), route, policy)
+    legs = [call.prefill(PREFILLER, {"p": 1}, SOURCE), call.decode_after_prefill(FORWARDED.decoder, None)]
+    legs.append(call.decode(FORWARDED.decoder, SOURCE))
+    for leg in legs:
+        assert b"abc" not in (leg.content or b"")
+
+
+@pytest.mark.parametrize("route", [*REPLACED, FORWARDED])
+def test_reject_refuses_the_clients_params_on_every_route(route: Route) -> None:
+    with pytest.raises(BadRequest, match="kv_transfer_params"):
+        screened(call_of(HARMLESS), route, Policy.REJECT)
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("route", [*REPLACED, FORWARDED])
+def test_a_call_without_params_is_the_same_call_under_every_policy(route: Route, policy: Policy) -> None:
+    call = call_of(b' {"prompt" : "hi"}')
+    assert screened(call, route, policy) is call

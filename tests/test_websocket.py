@@ -1,0 +1,75 @@
+"""WebSockets are tunnelled to the decoder, both ways, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.serving import SOURCE, read_head, serving
+from tests.test_answers import closed_port
+
+HANDSHAKE = (
+    b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    + SOURCE.encode()
+    + b": 127.0.0.1:1\r\n\r\n"
+)
+AGREED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+@asynccontextmanager
+async def engine(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """An engine that answers a handshake with these bytes and then echoes; its port and the heads it got."""
+    heads: list[bytes] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        while piece := await reader.read(65536):
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], heads
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_bytes_go_both_ways_after_the_handshake() -> None:
+    async with (
+        engine(AGREED) as (port, heads),
+        serving(port) as sidecar,
+        sidecar.connected() as (reader, writer),
+    ):
+        writer.write(HANDSHAKE)
+        said = await read_head(reader)
+        for size in (1, 1000, 300_000):
+            writer.write(bytes(range(256)) * size)
+            echoed = await reader.readexactly(256 * size)
+            assert echoed == bytes(range(256)) * size
+
+        assert said.status == 101
+        assert heads == [
+            b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: localhost:%d\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            b"Sec-WebSocket-Version: 13\r\n\r\n" % port
+        ]
+
+
+async def test_a_refused_handshake_is_relayed() -> None:
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"
+    async with engine(refusal) as (port, _), serving(port) as sidecar:
+        answer = await sidecar.ask(HANDSHAKE)
+
+        assert (answer.status, answer.body) == (403, b"no")
+
+
+async def test_an_engine_that_is_down_is_a_503() -> None:
+    async with serving(closed_port()) as sidecar:
+        answer = await sidecar.ask(HANDSHAKE)
+
+        assert (answer.status, answer.json["code"]) == (503, 503)
