@@ -142,15 +142,15 @@ class Connection(asyncio.Protocol):
             for level, option, number in _PROBE_OPTIONS:
                 sock.setsockopt(level, option, number)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, received: bytes) -> None:
         answer = self._answer
         if answer is None:
             # Nobody asked: another answer, or an engine's last words (408) before it closes.
             self.abort()
             return
-        answer.quiet_bytes += len(data)
+        answer.quiet_bytes += len(received)
         try:
-            answer.feed(data)
+            answer.feed(received)
         except (HttpParserError, HttpParserUpgrade) as error:
             if not answer.complete:
                 self.fail(answer, fault_of(error))

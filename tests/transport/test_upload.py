@@ -74,6 +74,16 @@ async def test_a_body_with_a_length_goes_out_bare_and_the_connection_serves_on(t
         )
 
 
+async def test_a_body_of_length_zero_is_sent_with_its_head_and_the_connection_serves_on(
+    transport: Transport,
+) -> None:
+    async with Hostile(serve_ok) as engine:
+        for _ in range(2):
+            response = await transport.handle_async_request(post(engine, Source(), Content_Length="0"))
+            assert await body_of(response) == b"ok"
+        assert response.extensions["reused"]
+
+
 async def test_pieces_leave_as_they_come(transport: Transport) -> None:
     more = asyncio.Event()
 
