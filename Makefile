@@ -4,8 +4,6 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# `make demo KEEP=1` leaves engines and sidecars running until Ctrl-C.
-KEEP   ?=
 
 .PHONY: help demo test check format bench lock clean
 help: ## Show the targets
@@ -18,7 +16,7 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (under a minute)
-	$(BIN)/sidecar lab demo $(if $(KEEP),--keep)
+	$(BIN)/sidecar lab demo
 
 test: $(STAMP) ## All tests but real engines and benchmarks
 	$(BIN)/python -m pytest
