@@ -9,6 +9,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from sidecar.body import BadBody, Body, dump
 
@@ -93,7 +94,8 @@ def find(method: bytes, path: bytes) -> Api | None:
     """The API that a request is for, if it is a POST whose path cleans to a routed one (section 2)."""
     if method != b"POST":
         return None
-    return _BY_PATH.get(path) or _BY_PATH.get(_clean(path))
+    # Engines decode the path before they match it (uvicorn): what they would serve as routed is routed here.
+    return _BY_PATH.get(path) or _BY_PATH.get(_clean(unquote_to_bytes(path)))
 
 
 def _clean(path: bytes) -> bytes:

@@ -7,6 +7,7 @@ value that is not named is the same bytes. On a 400 KB prompt: 0.3 ms against 3 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice, not in typeshed
 from json.scanner import make_scanner
@@ -26,7 +27,8 @@ class Body(Mapping[str, bytes]):
     """An immutable JSON object whose values are raw bytes.
 
     `Body.parse(b)[key]` is exactly the text of that value in `b`, and `encode()` of an unedited body is `b`.
-    Duplicate keys: the last value wins, at the place of the first (contract section 3).
+    Of duplicate keys the last value wins, at the place of the first, and only that one is encoded (contract
+    section 3): two readers of one body must not see two requests.
     """
 
     __slots__ = ("_fields", "_raw")
@@ -72,7 +74,7 @@ class Body(Mapping[str, bytes]):
     def value(self, key: str) -> Any:
         """Decode one value; None when it is absent or null. For the few small fields that are read."""
         raw = self._fields.get(key)
-        return None if raw is None else json.loads(bytes(raw))
+        return None if raw is None else json.loads(bytes(raw), parse_int=_number)
 
     def edited(self, changes: Mapping[str, bytes | None]) -> Body:
         """A new body: each named key set to the given JSON text, or removed for None. New keys come last."""
@@ -86,14 +88,39 @@ class Body(Mapping[str, bytes]):
 
     def encode(self) -> bytes:
         """The JSON text: the original bytes when nothing was edited, else a deterministic join."""
-        if self._raw is not None:
+        if self._raw is not None and not self._doubled(self._raw):
             return self._raw
         return b"{" + b",".join([b"".join((_key(k), b":", v)) for k, v in self._fields.items()]) + b"}"
+
+    def _doubled(self, raw: bytes) -> bool:
+        """Whether the text has a key more than once, which its parser does not tell.
+
+        Walks the members: where each stands in its turn with its value right behind it, none was overwritten.
+        """
+        at = 0
+        for key, value in self._fields.items():
+            member = _MEMBER.match(raw, at)
+            if member is None or not raw.startswith(value, member.end()):
+                return True
+            if member[1] != _key(key) and scanstring(member[1].decode(), 1)[0] != key:
+                return True
+            at = member.end() + len(value)
+        return _LAST.fullmatch(raw, at) is None
+
+
+# What stands before a member's value, with the key in its quotes, and what stands behind the last value.
+_MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*', re.DOTALL)
+_LAST = re.compile(rb"\s*\}\s*|\s*\{\s*\}\s*")
 
 
 def dump(value: Any) -> bytes:
     """The JSON text of a small value that the sidecar itself makes."""
     return _ENCODER.encode(value)
+
+
+def _number(text: str) -> int | float:
+    """int() refuses over 4,300 digits; what is too long for a float as well becomes infinity."""
+    return int(text) if len(text) <= 300 else float(text)
 
 
 def _key(key: str) -> bytes:

@@ -55,7 +55,7 @@ class Endpoint:
 
 
 def _normal_host(host: str) -> str:
-    if host.startswith("[") and host.endswith("]"):
+    if host.startswith("[") and host.endswith("]") and "%" not in host:  # no zone: any text may follow it
         try:
             return IPv6Address(host[1:-1]).compressed
         except AddressValueError:

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING
 
 from sidecar import api as apis
 from sidecar import headers as names
-from sidecar import routing
+from sidecar import problem, routing
 from sidecar.connectors import Connector, plan_for
 from sidecar.errors import (
     LegFailed,
     LegRefused,
     SidecarError,
-    error_body,
-    error_headers,
-    sse_error_event,
 )
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits, read_call, screened
@@ -184,16 +181,16 @@ class Exchange:
         elif isinstance(error, LegRefused):
             Relay(client, record.legs[-1]).reply(error.reply)
         else:
-            content = error_body(error, anthropic=anthropic)
+            content = problem.body(error.status, error.message, anthropic=anthropic)
             record.status = error.status
-            client.start(error.status, error_headers(error, content), body_length=len(content))
+            client.start(error.status, problem.headers(error.status, content), body_length=len(content))
             client.write(content)
             client.finish()
 
     def _cut(self, error: SidecarError, *, anthropic: bool) -> None:
         """Never a clean end: an SSE stream gets one error event, then every client sees a cut connection."""
         if self._relay and self._relay.appendable:
-            self._client.write(sse_error_event(error, anthropic=anthropic))
+            self._client.write(problem.sse_event(error.status, error.message, anthropic=anthropic))
         self._client.drop()
 
 

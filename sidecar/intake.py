@@ -95,13 +95,32 @@ def _decoded(raw: bytes, encoding: bytes, limit_bytes: int, too_large: str) -> b
             "header content-encoding: only gzip, deflate and identity can be read on this path"
         )
     for bits in _WINDOW_BITS[name]:
-        inflater = zlib.decompressobj(bits)
         try:
-            content = inflater.decompress(raw, limit_bytes + 1)
+            content = _inflated(raw, bits, limit_bytes)
         except zlib.error:
             continue
         if len(content) > limit_bytes:
             raise RequestTooLarge(too_large)
-        if inflater.eof and not inflater.unused_data:
-            return content
+        return content
     raise BadRequest(f"the body is not valid {name.decode()} (header content-encoding)")
+
+
+def _inflated(raw: bytes, bits: int, limit_bytes: int) -> bytes:
+    """At most one byte more than the limit of what is packed; gzip may have several members (RFC 1952 2.2).
+
+    Raises zlib.error when the whole of `raw` is not that.
+    """
+    pieces: list[bytes] = []
+    left = limit_bytes + 1
+    while left:
+        inflater = zlib.decompressobj(bits)
+        pieces.append(inflater.decompress(raw, left))
+        left -= len(pieces[-1])
+        raw = inflater.unused_data
+        if left and not inflater.eof:
+            raise zlib.error("cut short")
+        if not raw:
+            break
+        if bits != 31:
+            raise zlib.error("more than one stream")
+    return b"".join(pieces)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sidecar.api import Edits
 from sidecar.body import BadBody, Body
+from sidecar.endpoint import Endpoint, MalformedEndpoint
 from sidecar.errors import BadRequest
 
 FIELD = "kv_transfer_params"
@@ -102,7 +103,8 @@ def _validate(name: str, raw: bytes) -> None:
     _check_types(name, params, _TYPES)
     if params.get("do_remote_prefill") == b"true":
         for field in _CLIENT_REQUIRED:
-            if params.get(field, b"null") == b"null":
+            # Empty block ids end the engine like absent ones: vLLM asks for their truth.
+            if params.get(field, b"null") == b"null" or params.value(field) == []:
                 raise BadRequest(f'field "{name}.{field}" is required with do_remote_prefill')
 
 
@@ -137,7 +139,20 @@ def _is_port(value: Any) -> bool:
 
 def _is_block_ids(value: Any) -> bool:
     """A list of block ids, or one such list per KV cache group (vLLM 0.32 nixl connector)."""
-    return isinstance(value, list) and all(_is_int(item) or _is_block_ids(item) for item in value)
+    return isinstance(value, list) and all(
+        _is_int(item) or (isinstance(item, list) and all(map(_is_int, item))) for item in value
+    )
+
+
+def _is_host(value: Any) -> bool:
+    """A name or an address, IPv6 without brackets; vLLM's P2P tier dies of anything else (libzmq: EINVAL)."""
+    if not isinstance(value, str) or value != value.strip():
+        return False
+    try:
+        Endpoint.parse(f"[{value}]:1" if ":" in value else f"{value}:1")
+    except MalformedEndpoint:
+        return False
+    return True
 
 
 _BOOL = ("true or false", lambda value: isinstance(value, bool))
@@ -149,7 +164,8 @@ _STRINGS = (
     "a list of strings",
     lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
 )
-_REMOTE = {"kv_request_id": _STR, "remote_host": _STR, "remote_port": _PORT}
+_HOST = ("a host name or an IP address", _is_host)
+_REMOTE = {"kv_request_id": _STR, "remote_host": _HOST, "remote_port": _PORT}
 
 # Known keys of vLLM 0.32's P2P tier, NIXL, Mooncake and MoRI-IO connectors. Unknown keys pass.
 _TYPES: Mapping[str, tuple[str, Check] | Mapping[str, Any]] = {
@@ -161,7 +177,7 @@ _TYPES: Mapping[str, tuple[str, Check] | Mapping[str, Any]] = {
     "remote_block_ids": ("a list of block ids", _is_block_ids),
     "remote_engine_id": _STR,
     "remote_request_id": _STR,
-    "remote_host": _STR,
+    "remote_host": _HOST,
     "remote_port": _PORT,
     "tp_size": _INT,
     "dcp_size": _INT,

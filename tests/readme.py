@@ -1,4 +1,4 @@
-"""Keeps the generated parts of README.md: `python -m tests.readme` writes them, `--check` fails when they are old."""
+"""Keeps the generated parts of README.md: `python -m tests.readme` writes them, `--check` compares."""
 
 from __future__ import annotations
 

@@ -124,14 +124,18 @@ async def read_answer(reader: asyncio.StreamReader, *, head_only: bool = False) 
 
 
 async def _read_chunks(reader: asyncio.StreamReader, said: Said) -> None:
-    while line := await reader.readline():
-        size = int(line, 16)
-        if not size:
-            said.whole = await reader.readline() == b"\r\n"
-            return
-        said.body += await reader.readexactly(size)
-        await reader.readexactly(2)
-        said.times_s.append(monotonic())
+    pieces: list[bytes] = []
+    try:
+        while line := await reader.readline():
+            size = int(line, 16)
+            if not size:
+                said.whole = await reader.readline() == b"\r\n"
+                return
+            pieces.append(await reader.readexactly(size))
+            await reader.readexactly(2)
+            said.times_s.append(monotonic())
+    finally:
+        said.body = b"".join(pieces)
 
 
 @asynccontextmanager

@@ -321,7 +321,7 @@ def test_what_would_make_a_one_token_generation_fail_is_left_out() -> None:
 
 PROMPT_SHAPING = {
     "chat_completions": "model messages tools chat_template chat_template_kwargs add_generation_prompt "
-    "continue_final_message add_special_tokens documents mm_processor_kwargs reasoning_effort cache_salt stop "
+    "continue_final_message add_special_tokens documents mm_processor_kwargs reasoning_effort cache_salt "
     "truncate_prompt_tokens include_reasoning temperature seed priority metadata cache_hit_threshold",
     "completions": "model prompt prompt_embeds suffix echo add_special_tokens truncate_prompt_tokens seed",
     "responses": "model input instructions tools reasoning truncation cache_salt prompt metadata store",

@@ -121,7 +121,7 @@ def test_another_port_keeps_the_host() -> None:
     assert Endpoint.parse("[fd00::7]:8000").with_port(7777).netloc == "[fd00::7]:7777"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(max_size=30) | st.text(alphabet="a1.:[]%/-_ @f", max_size=24))
 def test_any_text_is_read_or_refused_and_what_is_read_reads_the_same_again(text: str) -> None:
     try:

@@ -6,12 +6,20 @@ import json
 
 import pytest
 
-from sidecar import errors
+from sidecar import errors, problem
 from sidecar.body import Body
 from sidecar.endpoint import Endpoint
 from sidecar.plan import Leg, Reply, Role
 
 LEG = Leg(Role.PREFILL, Endpoint("10.0.0.3", 8000), b"POST", b"/v1/completions", (), b"{}")
+
+
+def body_of(error: errors.SidecarError, *, anthropic: bool) -> bytes:
+    return problem.body(error.status, error.message, anthropic=anthropic)
+
+
+def event_of(error: errors.SidecarError, *, anthropic: bool) -> bytes:
+    return problem.sse_event(error.status, error.message, anthropic=anthropic)
 
 
 def refused(status: int) -> errors.LegRefused:
@@ -35,7 +43,7 @@ ANSWERS: dict[str, tuple[errors.SidecarError, int, str]] = {
 def test_an_error_has_the_flat_and_the_nested_shape(
     error: errors.SidecarError, status: int, kind: str
 ) -> None:
-    content = errors.error_body(error, anthropic=False)
+    content = body_of(error, anthropic=False)
     inner = {"message": "m", "type": kind, "param": None, "code": status}
     assert json.loads(content) == {"object": "error", **inner, "error": inner}
     assert error.status == status
@@ -43,8 +51,8 @@ def test_an_error_has_the_flat_and_the_nested_shape(
 
 @pytest.mark.parametrize(("error", "status", "kind"), ANSWERS.values(), ids=ANSWERS.keys())
 def test_an_error_carries_its_code_in_a_header(error: errors.SidecarError, status: int, kind: str) -> None:
-    content = errors.error_body(error, anthropic=False)
-    assert sorted(errors.error_headers(error, content)) == [
+    content = body_of(error, anthropic=False)
+    assert sorted(problem.headers(error.status, content)) == [
         (b"content-length", b"%d" % len(content)),
         (b"content-type", b"application/json"),
         (b"x-sidecar-error", b"%d" % status),
@@ -53,7 +61,7 @@ def test_an_error_carries_its_code_in_a_header(error: errors.SidecarError, statu
 
 def test_an_encoding_that_cannot_be_read_is_a_415() -> None:
     error = errors.UnsupportedEncoding("m")
-    body = json.loads(errors.error_body(error, anthropic=False))
+    body = json.loads(body_of(error, anthropic=False))
     assert (error.status, body["code"], body["error"]["code"]) == (415, 415, 415)
 
 
@@ -72,17 +80,17 @@ ANTHROPIC = {
 def test_the_messages_api_has_anthropics_shape(name: str, kind: str) -> None:
     error = ANSWERS[name][0]
     expected = {"type": "error", "error": {"type": kind, "message": "m"}}
-    assert json.loads(errors.error_body(error, anthropic=True)) == expected
+    assert json.loads(body_of(error, anthropic=True)) == expected
 
 
 def test_a_message_with_any_characters_stays_json() -> None:
     error = errors.BadRequest('field "\u00e9\ud83d\n" \u2028')
     for anthropic in (False, True):
-        assert json.loads(errors.error_body(error, anthropic=anthropic))["error"]["message"] == error.message
+        assert json.loads(body_of(error, anthropic=anthropic))["error"]["message"] == error.message
 
 
 def test_an_error_without_words_still_says_something_and_shows_no_trace() -> None:
-    body = json.loads(errors.error_body(errors.SidecarError(), anthropic=False))
+    body = json.loads(body_of(errors.SidecarError(), anthropic=False))
     assert body["message"]
     assert "Traceback" not in body["message"]
 
@@ -95,7 +103,7 @@ def _events(stream: bytes) -> list[dict[bytes, bytes]]:
 
 @pytest.mark.parametrize("sent", [b'data: {"a":1}\n\n', b'data: {"a":1}\n', b'data: {"a":1}', b'data: {"a'])
 def test_a_stream_that_dies_ends_with_one_event_of_its_own(sent: bytes) -> None:
-    events = _events(sent + errors.sse_error_event(errors.EngineDied(LEG, "gone"), anthropic=False))
+    events = _events(sent + event_of(errors.EngineDied(LEG, "gone"), anthropic=False))
     inner = {"message": "gone", "type": "BadGateway", "param": None, "code": 502}
     assert len(events) == 2
     assert json.loads(events[1][b"data"]) == {"error": inner}
@@ -103,7 +111,7 @@ def test_a_stream_that_dies_ends_with_one_event_of_its_own(sent: bytes) -> None:
 
 def test_a_messages_stream_that_dies_ends_with_anthropics_error_event() -> None:
     stream = b'event: ping\ndata: {"type":"ping"}\n\n'
-    event = _events(stream + errors.sse_error_event(errors.EngineDied(LEG, "gone"), anthropic=True))[1]
+    event = _events(stream + event_of(errors.EngineDied(LEG, "gone"), anthropic=True))[1]
     assert event[b"event"] == b"error"
     expected = {"type": "error", "error": {"type": "api_error", "message": "gone"}}
     assert json.loads(event[b"data"]) == expected

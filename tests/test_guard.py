@@ -1,4 +1,4 @@
-"""The source guard on real sockets: dead peers cost a request at most the budget, and are never pulled from."""
+"""The source guard on real sockets: dead peers cost a request at most the budget and no pull."""
 
 from __future__ import annotations
 

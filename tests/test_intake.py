@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable
+from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
-from sidecar.intake import _decoded, screened
+from sidecar.intake import _decoded, _fresh_ids, screened
 from sidecar.kvparams import Policy
 from sidecar.routing import Route
 from tests.connectors.play import PREFILLER, SOURCE, call_of, route_of
@@ -90,6 +91,17 @@ def test_any_bytes_are_decoded_or_refused(raw: bytes, encoding: bytes) -> None:
             assert len(decoded(text, encoding, 100)) <= 100 or encoding == b"identity"
         except (BadRequest, RequestTooLarge, UnsupportedEncoding):
             continue
+
+
+# Ids
+
+
+def test_every_request_gets_three_fresh_random_ids() -> None:
+    ids = [_fresh_ids() for _ in range(200)]
+    texts = [text for one in ids for text in (one.request, one.handoff, one.pull)]
+    assert len(set(texts)) == 600
+    for text in texts:
+        assert (UUID(text).version, UUID(text).variant, str(UUID(text))) == (4, RFC_4122, text)
 
 
 # Whose params go on

@@ -24,6 +24,7 @@ DECIDERS = [
     "sidecar/headers.py",
     "sidecar/kvparams.py",
     "sidecar/plan.py",
+    "sidecar/problem.py",
     "sidecar/routing.py",
     "sidecar/usage.py",
     *[name for name in MODULES if name.startswith("sidecar/connectors/")],

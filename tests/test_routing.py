@@ -221,7 +221,7 @@ def test_a_route_without_its_source_keeps_everything_else_and_says_why() -> None
 _VALUES = st.one_of(st.binary(max_size=12), st.text("a1.:[]%, /htp", max_size=16).map(str.encode))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     lines=st.lists(
         st.tuples(st.sampled_from((PRE, PRE_NEW, SRC, SRC_NEW, ENC, DP, b"x")), _VALUES), max_size=4

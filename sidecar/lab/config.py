@@ -66,30 +66,33 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_model_len", "max_num_seqs", "block_size", "num_gpu_blocks", "cpu_blocks"):
-            _require(getattr(self, name) > 0, name, "must be positive")
+            _require(name, "must be positive", holds=getattr(self, name) > 0)
         for name in ("port", "p2p_port", "nixl_port"):
-            _require(0 <= getattr(self, name) <= 65535, name, "must be a port number")
+            _require(name, "must be a port number", holds=0 <= getattr(self, name) <= 65535)
         for name in ("kv_connector", "kv_load_failure_policy", "profile"):
             choices = type(self).__dataclass_fields__[name].metadata["choices"]
-            _require(getattr(self, name) in choices, name, f"must be one of {', '.join(choices)}")
-        _require(self.block_size % KV_BLOCK_MULTIPLE_TOKENS == 0, "block_size", "must be a multiple of 16")
-        _require(
-            self.chunk_tokens % self.block_size == 0,
-            "offload_block_size",
-            "must be a multiple of --block-size",
-        )
-        _require(self.offload_block_size >= 0, "offload_block_size", "must not be negative")
-        _require(
-            self.num_gpu_blocks * self.block_size >= self.max_model_len,
-            "max_model_len",
-            "does not fit into --num-gpu-blocks times --block-size",
-        )
-        _require(
-            self.kv_bytes_per_token >= MIN_KV_BYTES_PER_TOKEN,
-            "kv_bytes_per_token",
-            f"must be at least {MIN_KV_BYTES_PER_TOKEN}",
-        )
-        _require(0 < self.time_scale < float("inf"), "time_scale", "must be positive")
+            _require(name, f"must be one of {', '.join(choices)}", holds=getattr(self, name) in choices)
+        for name, reason, holds in (
+            ("block_size", "must be a multiple of 16", self.block_size % KV_BLOCK_MULTIPLE_TOKENS == 0),
+            (
+                "offload_block_size",
+                "must be a multiple of --block-size",
+                self.chunk_tokens % self.block_size == 0,
+            ),
+            ("offload_block_size", "must not be negative", self.offload_block_size >= 0),
+            (
+                "max_model_len",
+                "does not fit into --num-gpu-blocks times --block-size",
+                self.num_gpu_blocks * self.block_size >= self.max_model_len,
+            ),
+            (
+                "kv_bytes_per_token",
+                f"must be at least {MIN_KV_BYTES_PER_TOKEN}",
+                self.kv_bytes_per_token >= MIN_KV_BYTES_PER_TOKEN,
+            ),
+            ("time_scale", "must be positive", 0 < self.time_scale < float("inf")),
+        ):
+            _require(name, reason, holds=holds)
 
     @property
     def chunk_tokens(self) -> int:
@@ -117,6 +120,6 @@ class EngineConfig:
         return self.p2p_host or self.host
 
 
-def _require(holds: bool, name: str, reason: str) -> None:
+def _require(name: str, reason: str, *, holds: bool) -> None:
     if not holds:
         raise ValueError(f"--{name.replace('_', '-')}: {reason}")

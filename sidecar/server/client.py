@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from sidecar import problem
 from sidecar.server.admission import Head
-from sidecar.server.framing import BodyEnd, frame, last_chunk, problem, response_head
+from sidecar.server.framing import BodyEnd, frame, last_chunk, response_head
 from sidecar.server.inbound import BodyTooLarge, ClientGone
 from sidecar.server.request import Inlet, Request
 
@@ -179,9 +180,9 @@ class Client(Request):
         if self.started:
             self.drop()
             return
-        fields, body = problem(500, "internal error")
+        body = problem.body(500, "internal error")
         self.keep_alive = False
-        self.start(500, fields, body_length=len(body))
+        self.start(500, problem.headers(500, body), body_length=len(body))
         self.write(body)
         self.finish()
 

@@ -5,20 +5,13 @@ Rule: pure; the application's fields stay as they are, in order, and only framin
 
 import enum
 import http
-import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sidecar import problem
 from sidecar.server.admission import Head, Headers, Refusal
 
 _FRAMING_FIELDS = frozenset((b"connection", b"content-length", b"transfer-encoding"))
-
-_TYPES = {
-    400: "BadRequestError",
-    417: "ExpectationFailed",
-    431: "RequestHeaderFieldsTooLarge",
-    500: "InternalServerError",
-}
 
 
 class BodyEnd(enum.Enum):
@@ -123,19 +116,8 @@ def last_chunk(trailers: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
 
 
-def problem(status: int, message: str) -> tuple[Headers, bytes]:
-    """Fields and body of an error that the sidecar itself answers, in the flat and the nested shape."""
-    error = {"message": message, "type": _TYPES[status], "param": None, "code": status}
-    body = json.dumps({"object": "error", **error, "error": error}, separators=(",", ":")).encode()
-    fields = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"x-sidecar-error", b"%d" % status),
-    ]
-    return fields, body
-
-
 def refusal_answer(refusal: Refusal) -> bytes:
     """The whole answer to a refused request, announcing the close."""
-    fields, body = problem(refusal.status, refusal.message)
-    return response_head(refusal.status, b"", [*fields, (b"connection", b"close")]) + body
+    body = problem.body(refusal.status, refusal.message)
+    fields = [*problem.headers(refusal.status, body), (b"connection", b"close")]
+    return response_head(refusal.status, b"", fields) + body

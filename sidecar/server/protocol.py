@@ -131,7 +131,7 @@ class ClientProtocol(Wire):
 
     def request_arrived(self, head: Head, *, keep_alive: bool) -> RequestBody | None:
         """A request's head is complete: serve it, or queue it behind the one being answered."""
-        client = Client(self, head, keep_alive=keep_alive and not self._stopping)
+        client = Client(self, head, keep_alive=keep_alive)
         if self._current is None:
             self._serve(client)
         else:
@@ -143,7 +143,7 @@ class ClientProtocol(Wire):
         self._server_state.total_requests += 1
         self._current = None
         if not (client.keep_alive and client.received) or self._stopping:
-            self.close(unread=not client.received or bool(self._queue or self._ahead))
+            self.close(unread=not client.received or bool(self._queue or self._ahead or self._refusal))
         elif self._queue:
             following = self._queue.popleft()
             self._serve(following)

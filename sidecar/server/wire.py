@@ -164,5 +164,5 @@ class Wire(asyncio.Protocol):
             return
         if self.loop.time() < self._deadline_s:
             self._set_timer(self._deadline_s)
-        elif not self.transport.is_closing():
+        else:
             self.deadline_passed()

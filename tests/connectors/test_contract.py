@@ -216,10 +216,11 @@ def test_legs_are_deterministic(connector: Connector, api: Api) -> None:
 @every
 def test_without_a_prefiller_the_local_engine_gets_the_original_bytes(connector: Connector, api: Api) -> None:
     ids = fresh_ids()
-    plan = plan_for(connector, call_of(BODY, api, HEADERS, ids), route_of(prefiller=None))
+    original = BODY.replace(b',"kv_transfer_params":{"client":"SENTINEL"} }', b" }")  # no duplicate keys
+    plan = plan_for(connector, call_of(original, api, HEADERS, ids), route_of(prefiller=None))
     made = play(plan)
     assert made.steps == []
-    assert made.deliver.leg == Leg(Role.DECODE, DECODER, b"POST", api.path, KEPT, BODY)
+    assert made.deliver.leg == Leg(Role.DECODE, DECODER, b"POST", api.path, KEPT, original)
     assert made.deliver.cached_tokens is None
 
 

@@ -60,6 +60,22 @@ async def test_a_request_is_shown_as_it_was_sent() -> None:
     assert (client.has_body, client.tunnel_requested) == (False, False)
 
 
+async def test_trailers_of_a_request_are_no_fields_of_it() -> None:
+    seen: list[Client] = []
+
+    async def application(client: Client) -> None:
+        seen.append(client)
+        assert await client.read_body(100) == b"abc"
+        says(204, [])(client)
+
+    wire = post(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    async with serving(direct(application)) as stage, stage.caller() as caller:
+        await caller.ask(wire + chunked(b"abc", trailers=b"Authorization: x\r\n"))
+        await caller.ask(get("/", "X-Next: 1"))
+    assert seen[0].headers == [(b"Host", b"a"), (b"Transfer-Encoding", b"chunked")]
+    assert seen[1].headers == [(b"Host", b"a"), (b"X-Next", b"1")]
+
+
 async def test_an_answer_s_head_goes_out_verbatim() -> None:
     headers = [
         (b"X-b", b"2"),
@@ -240,6 +256,7 @@ def _too_little(client: Client) -> None:
         (says(200, [(b"Transfer-Encoding", b"chunked")]), ValueError),
         (says(200, [(b"X", b"a\r\nY: b")], length=0), ValueError),
         (says(200, [(b"X\n", b"a")], length=0), ValueError),
+        (says(200, [(b"X", b"a\rY: b")], length=0), ValueError),
         (says(200, [(b"X", b"\0")], length=0), ValueError),
     ],
 )

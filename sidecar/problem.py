@@ -1,0 +1,68 @@
+"""How an error that the sidecar answers itself looks on the wire (contract section 9).
+
+Rule: pure; the one place of error types and shapes, for routing and for the HTTP server alike.
+"""
+
+from __future__ import annotations
+
+import json
+
+# OpenAI's names where it has one, the HTTP phrase in one word elsewhere.
+_TYPES = {
+    400: "BadRequestError",
+    413: "RequestTooLarge",
+    415: "UnsupportedMediaType",
+    417: "ExpectationFailed",
+    431: "RequestHeaderFieldsTooLarge",
+    500: "InternalServerError",
+    502: "BadGateway",
+    503: "ServiceUnavailable",
+    504: "GatewayTimeout",
+}
+
+# Anthropic's API reference, "Errors"; statuses it does not name are its "api_error".
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def kind(status: int) -> str:
+    """The `type` of an error of this status."""
+    return _TYPES[status]
+
+
+def body(status: int, message: str, *, anthropic: bool = False) -> bytes:
+    """The JSON body: the peer's flat shape and the nested one that OpenAI's clients read, or Anthropic's."""
+    if anthropic:
+        inner = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}
+        return _dump({"type": "error", "error": inner})
+    fields = _fields(status, message)
+    return _dump({"object": "error", **fields, "error": fields})
+
+
+def headers(status: int, content: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of an error answer with this body."""
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        (b"x-sidecar-error", b"%d" % status),
+    ]
+
+
+def sse_event(status: int, message: str, *, anthropic: bool = False) -> bytes:
+    """One SSE event that ends a stream whose engine died, behind line ends in case a line is open."""
+    if anthropic:
+        return b"\n\nevent: error\ndata: " + body(status, message, anthropic=True) + b"\n\n"
+    return b"\n\ndata: " + _dump({"error": _fields(status, message)}) + b"\n\n"
+
+
+def _fields(status: int, message: str) -> dict[str, object]:
+    return {"message": message, "type": _TYPES[status], "param": None, "code": status}
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
