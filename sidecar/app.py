@@ -59,7 +59,8 @@ def serve(settings: Settings) -> int:
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
-        return _refuse(1, f"--port: cannot listen on {settings.port}: {error.strerror}")
+        reason = str(error.strerror).partition(" (while")[0]  # the socket module repeats the address
+        return _refuse(1, f"--port: cannot listen on {settings.port}: {reason}")
     sys.stderr.write(start_line(settings, __version__) + "\n")
     _warn(settings)
     try:

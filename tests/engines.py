@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -206,7 +207,10 @@ async def _read_body(reader: asyncio.StreamReader, headers: list[tuple[str, str]
 
 @asynccontextmanager
 async def scripted(
-    script: Script = complete, host: str = "127.0.0.1", port: int = 0
+    script: Script = complete,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ScriptedEngine]:
     """Run a scripted engine for as long as the block lasts."""
     engine = ScriptedEngine(host, port, script)
@@ -217,7 +221,7 @@ async def scripted(
         connected.add(task)
         task.add_done_callback(connected.discard)
 
-    server = await asyncio.start_server(accept, host, port, limit=1 << 26)
+    server = await asyncio.start_server(accept, host, port, limit=1 << 26, ssl=tls)
     engine.port = server.sockets[0].getsockname()[1]
     try:
         yield engine

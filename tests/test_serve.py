@@ -1,0 +1,217 @@
+"""The command as a user runs it: as a process, with its start line, signals, exit codes and log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sidecar.server.tls import serving_context
+from tests.engines import Answer, Got, complete, scripted
+from tests.serving import BODY, CHAT, post, read_answer
+from tests.test_answers import closed_port
+
+SECRETS = ("s3cret-prompt", "s3cret-answer", "s3cret-bearer", "s3cret-cookie", "s3cret-query")
+
+
+class Command:
+    """A running `sidecar`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
+        self.process = process
+        self.port = port
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """What it wrote on standard error."""
+        return self._log.read_text()
+
+    async def ended(self) -> int:
+        """Its exit code."""
+        async with asyncio.timeout(10):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def command(
+    tmp_path: Path, engine_port: int, *flags: str, plain: bool = True, ready: bool = True, **environ: str
+) -> AsyncIterator[Command]:
+    """Run it, wait until it serves, and end it."""
+    port = closed_port()
+    args = [f"--port={port}", f"--model-server-port={engine_port}", *flags]
+    args += ["--secure-serving=false"] if plain else []
+    log = tmp_path / "stderr"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **environ}
+        )
+        try:
+            async with asyncio.timeout(20):
+                while ready and not await _listens(port):
+                    assert process.returncode is None, log.read_text()
+                    await asyncio.sleep(0.05)
+            yield Command(process, port, log)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+async def test_it_serves_tls_by_default_and_the_command_it_names_works(tmp_path: Path) -> None:
+    async with scripted() as engine, command(tmp_path, engine.port, plain=False) as sidecar:
+        first = sidecar.log.splitlines()[0]
+        assert first.startswith(f"sidecar 0.1.0 on https://*:{sidecar.port}, ")
+        assert f"decoder http://localhost:{engine.port}, connector nixlv2; try: curl -k https://" in first
+
+        curl = shlex.split(first.partition("try: ")[2])
+        tried = await asyncio.create_subprocess_exec(*curl, "-s", stdout=asyncio.subprocess.PIPE)
+        output, _ = await tried.communicate()
+        assert (tried.returncode, json.loads(output)["id"], engine.last.target) == (0, "c", "/v1/models")
+
+
+async def test_sigterm_lets_a_stream_finish_refuses_new_connections_and_exits_0(tmp_path: Path) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.events(*(b"data: %d\n\n" % number for number in range(15)), gap_s=0.05)
+
+    async with scripted(script) as engine, command(tmp_path, engine.port) as sidecar:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+        writer.write(post())
+        await engine.came()
+        sidecar.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert not await _listens(sidecar.port)
+        answer = await read_answer(reader)
+        writer.close()
+
+        assert (answer.whole, answer.body.endswith(b"data: 14\n\n")) == (True, True)
+        assert await sidecar.ended() == 0
+        assert "Traceback" not in sidecar.log
+
+
+async def test_the_grace_of_a_shutdown_is_bounded(tmp_path: Path) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.events(*(b"data: %d\n\n" % number for number in range(1000)), gap_s=0.05)
+
+    async with scripted(script) as engine, command(tmp_path, engine.port, "--shutdown-grace=1s") as sidecar:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+        writer.write(post())
+        got = await engine.came()
+        sidecar.process.send_signal(signal.SIGTERM)
+        answer = await read_answer(reader)
+        writer.close()
+
+        assert not answer.whole
+        assert await sidecar.ended() == 0
+        await got.closed.wait()
+        assert "Traceback" not in sidecar.log
+
+
+async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = (f"--port={port}",)
+        async with command(tmp_path, 1, *flags, ready=False) as sidecar:
+            assert await sidecar.ended() == 1
+            assert sidecar.log == f"sidecar: --port: cannot listen on {port}: Address already in use\n"
+
+
+async def test_a_wrong_variable_of_tracing_is_said_in_one_line(tmp_path: Path) -> None:
+    environ = {"OTEL_TRACES_EXPORTER": "carrier-pigeon"}
+    async with command(tmp_path, 1, "--tracing", ready=False, **environ) as sidecar:
+        assert await sidecar.ended() == 2
+        assert re.fullmatch(r"sidecar: .*OTEL_TRACES_EXPORTER.*carrier-pigeon.*\n", sidecar.log)
+
+
+async def test_nothing_secret_is_logged_or_traced(tmp_path: Path) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        if b"stream" in got.body:
+            await answer.events(b'data: {"delta":"s3cret-answer"}\n\n')
+        elif b"die" in got.body:
+            answer.drop()
+        else:
+            await answer.json({"text": "s3cret-answer"}, headers=[("set-cookie", "s3cret-cookie")])
+
+    environ = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    headers = [("authorization", "Bearer s3cret-bearer"), ("cookie", "s3cret-cookie")]
+    bodies = (
+        b'{"prompt":"s3cret-prompt"}',
+        b'{"prompt":"s3cret-prompt","stream":true}',
+        b'{"prompt":"s3cret-prompt","die":1}',
+        b'{"prompt":"s3cret-prompt"',
+        b'{"prompt":"","kv_transfer_params":"s3cret-prompt"}',
+    )
+    async with scripted(script) as engine, command(tmp_path, engine.port, "--tracing", **environ) as sidecar:
+        for path in (CHAT, "/v1/messages", "/v1/embeddings"):
+            for body in bodies:
+                reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+                writer.write(post(path + "?key=s3cret-query", body, headers))
+                await read_answer(reader)
+                writer.close()
+                await writer.wait_closed()
+        sidecar.process.terminate()
+        assert await sidecar.ended() == 0
+
+        lines = [json.loads(line) for line in sidecar.log.splitlines() if line.startswith("{")]
+        assert len([line for line in lines if line["message"] == "exchange"]) == 3 * len(bodies)
+        assert [secret for secret in SECRETS if secret in sidecar.log] == []
+
+
+@pytest.mark.parametrize(("verified", "status"), [(False, 200), (True, 503)])
+async def test_engines_are_reached_over_tls_and_verified_unless_told_otherwise(
+    tmp_path: Path, verified: bool, status: int
+) -> None:
+    context = serving_context(None, "VersionTLS12", (), None)
+    flags = ["--enable-tls=decoder"] + ([] if verified else ["--tls-insecure-skip-verify=decoder"])
+    async with scripted(complete, tls=context) as engine, command(tmp_path, engine.port, *flags) as sidecar:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+        writer.write(post(body=BODY))
+        answer = await read_answer(reader)
+        writer.close()
+        await writer.wait_closed()
+
+        assert answer.status == status
+        assert len(engine.requests) == (status == 200)
+
+
+async def test_a_certificate_of_ones_own_is_served(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "tls.key", tmp_path / "tls.crt"
+    made = await asyncio.create_subprocess_exec(
+        *shlex.split(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=own"
+        ),
+        *("-addext", "subjectAltName=DNS:own.test", "-keyout", key, "-out", certificate),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert await made.wait() == 0
+    flag = f"--cert-path={tmp_path}"
+    async with scripted() as engine, command(tmp_path, engine.port, flag, plain=False) as sidecar:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", sidecar.port, ssl=trusting, server_hostname="own.test"
+        )
+        writer.write(post())
+        assert (await read_answer(reader)).status == 200
+        writer.close()
+        await writer.wait_closed()
