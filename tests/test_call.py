@@ -316,7 +316,12 @@ def test_any_body_goes_on_identically_when_nothing_has_to_change_and_with_one_fi
     made: JsonObject, api: Api
 ) -> None:
     call = call_of(made.text, api.name)
-    assert call.decode(DECODER, None).content == made.text
+    unchanged = call.decode(DECODER, None).content
+    assert unchanged is not None
+    if len(made.fields) == len(made.members):
+        assert unchanged == made.text
+    else:  # of duplicate keys one goes on
+        assert members_of(unchanged) == list(made.fields.items())
     sent = members_of(content_of(call.decode(DECODER, SOURCE)))
     assert [(key, value) for key, value in sent if key not in PLACES] == client_fields(made)
     assert dict(sent)["kv_transfer_params"] == b'{"remote_kv_source":' + PULL + b"}"
