@@ -1,0 +1,68 @@
+"""What is measured: the table of jobs.
+
+Rule: a job is one kind of request on a number of connections; a figure is one number taken from its runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+# Sent with every request, to every proxy: the floor and other plain ones pass it on or drop it.
+SOURCE_HEADER = "x-kv-cache-source-host-port: {source}"
+PREFILL_HEADER = "x-prefiller-host-port: {prefiller}"
+
+
+class Unit(Enum):
+    """What a job's figures are: CPU time of the proxy's process tree, or the time to the first byte."""
+
+    CPU_PER_EVENT = "µs per event"
+    CPU_PER_REQUEST = "µs per request"
+    FIRST_BYTE = "ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row of the table. events: of each stream, 0 for one JSON answer. prompt_bytes: of the request.
+
+    handoff: through a prefiller, which only the sidecar knows. full: only with --full.
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    connections: int
+    prompt_bytes: int = 2_000
+    events: int = 0
+    gap_ms: int = 5
+    handoff: bool = False
+    full: bool = False
+
+    @property
+    def headers(self) -> str:
+        """The template of the routing header: where the prompt is computed, or pulled from."""
+        return PREFILL_HEADER if self.handoff else SOURCE_HEADER
+
+
+# Bodies grow from job to job: see measure.py.
+JOBS = (
+    Job("event", "SSE event, 128 streams, 5 ms apart", Unit.CPU_PER_EVENT, 128, events=64),
+    Job(
+        "event20ms",
+        "SSE event, 128 streams, 20 ms apart",
+        Unit.CPU_PER_EVENT,
+        128,
+        events=64,
+        gap_ms=20,
+        full=True,
+    ),
+    Job("event1000", "SSE event, 1,000 streams", Unit.CPU_PER_EVENT, 1000, events=64, full=True),
+    Job("ttft1", "time to first byte added, 1 stream", Unit.FIRST_BYTE, 1, events=2),
+    Job("ttft64", "time to first byte added, 64 streams", Unit.FIRST_BYTE, 64, events=64),
+    Job("small", "request, prompt of 2 KB", Unit.CPU_PER_REQUEST, 16),
+    Job("pull40", "pull, prompt of 40 KB", Unit.CPU_PER_REQUEST, 4, 40_000),
+    Job("pull200", "pull, prompt of 200 KB", Unit.CPU_PER_REQUEST, 4, 200_000),
+    Job("pull400", "pull, prompt of 400 KB", Unit.CPU_PER_REQUEST, 4, 400_000),
+    Job("pd400", "prefill/decode, 400 KB, both legs", Unit.CPU_PER_REQUEST, 4, 400_000, handoff=True),
+    Job("pull1600", "pull, prompt of 1,600 KB", Unit.CPU_PER_REQUEST, 4, 1_600_000),
+)
