@@ -90,7 +90,12 @@ class Body(Mapping[str, bytes]):
         """The JSON text: the original bytes when nothing was edited, else a deterministic join."""
         if self._raw is not None and not self._doubled(self._raw):
             return self._raw
-        return b"{" + b",".join([b"".join((_key(k), b":", v)) for k, v in self._fields.items()]) + b"}"
+        parts: list[bytes] = []
+        for key, value in self._fields.items():
+            parts += (b",", _key(key), b":", value)
+        parts[:1] = (b"{",)
+        parts.append(b"}")
+        return b"".join(parts)  # one copy of the values
 
     def _doubled(self, raw: bytes) -> bool:
         """Whether the text has a key more than once, which its parser does not tell.

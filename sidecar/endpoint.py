@@ -5,6 +5,7 @@ Rule: pure; every host and port that reaches the program from outside comes thro
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
@@ -36,13 +37,7 @@ class Endpoint:
 
         Raises MalformedEndpoint when host or port is missing or out of its grammar.
         """
-        rest = text.strip()
-        if rest[:7].lower() == "http://":
-            rest = rest[7:].removesuffix("/")
-        host, colon, port = rest.rpartition(":")
-        if not colon or not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
-            raise MalformedEndpoint("no port from 1 to 65535 after the host")
-        return cls(_normal_host(host), int(port))
+        return _parsed(text.strip())
 
     @property
     def netloc(self) -> str:
@@ -52,6 +47,16 @@ class Endpoint:
     def with_port(self, port: int) -> Endpoint:
         """The same host at another port."""
         return Endpoint(self.host, port)
+
+
+# Pods are few and named again and again; only well-formed texts, at most 300 characters, are remembered.
+@functools.lru_cache(1024)
+def _parsed(text: str) -> Endpoint:
+    rest = text[7:].removesuffix("/") if text[:7].lower() == "http://" else text
+    host, colon, port = rest.rpartition(":")
+    if not colon or not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
+        raise MalformedEndpoint("no port from 1 to 65535 after the host")
+    return Endpoint(_normal_host(host), int(port))
 
 
 def _normal_host(host: str) -> str:

@@ -76,6 +76,14 @@ class Exchange:
     async def run(self) -> None:
         """Answer the client, whatever happens; only cancellation (the client is gone) comes out."""
         record = self._record
+        try:
+            await self._run_observed(record)
+        finally:
+            # Records of an exchange and its legs refer to each other, and legs hold bodies: without this they
+            # would all wait for the cyclic collector.
+            record.legs.clear()
+
+    async def _run_observed(self, record: ExchangeRecord) -> None:
         with self._services.observers.exchange(record):
             try:
                 await self._answer()

@@ -16,6 +16,9 @@ import msgspec
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "httpx", "httpcore", "opentelemetry")
 
 
+_ENCODER = msgspec.json.Encoder()
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, then the record's fields."""
 
@@ -30,7 +33,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(fields).decode()
+        return _ENCODER.encode(fields).decode()
 
 
 class TextLines(logging.Formatter):
@@ -40,7 +43,7 @@ class TextLines(logging.Formatter):
         """See logging.Formatter.format."""
         time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         fields = getattr(record, "fields", {})
-        pairs = [f"{key}={msgspec.json.encode(value).decode()}" for key, value in fields.items()]
+        pairs = [f"{key}={_ENCODER.encode(value).decode()}" for key, value in fields.items()]
         text = " ".join([time, record.levelname, record.getMessage(), *pairs])
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 

@@ -35,6 +35,7 @@ PURE = {
     "collections.abc",
     "dataclasses",
     "enum",
+    "functools",
     "ipaddress",
     "json",
     "json.decoder",

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord
 
-__all__ = ["Attempt", "ExchangeRecord", "LegRecord", "Observer", "Observers"]
+__all__ = ["Attempt", "ExchangeRecord", "LegRecord", "Observer", "Observers", "Watch"]
 
 Watch = AbstractContextManager[None]
 _R = TypeVar("_R")

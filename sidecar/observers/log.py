@@ -6,11 +6,10 @@ Rule: no header values but the request id, no query, no body. Level info; warnin
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
-from sidecar.observers import ExchangeRecord, Observer
+from sidecar.observers import ExchangeRecord, Observer, Watch
 from sidecar.observers.records import LegRecord
 
 logger = logging.getLogger("sidecar.exchange")
@@ -19,19 +18,33 @@ logger = logging.getLogger("sidecar.exchange")
 class ExchangeLog(Observer):
     """The line of each exchange: who asked for what, which legs ran, what was pulled or why not."""
 
-    @contextmanager
-    def exchange(self, record: ExchangeRecord) -> Iterator[None]:
+    def exchange(self, record: ExchangeRecord) -> Watch:
         """See Observer.exchange."""
-        try:
-            yield
-        finally:
-            if record.handoff_lost:
-                logger.warning(
-                    "decoding without the prefilled blocks: the prefill answer cannot be handed over",
-                    extra={"fields": {"reason": record.handoff_lost, "request_id": record.request_id}},
-                )
-            if logger.isEnabledFor(logging.INFO):
-                logger.info("exchange", extra={"fields": line(record)})
+        return _Line(record)
+
+
+class _Line:
+    """Writes when it is left. (A class: a generator's context manager costs half as much as the line.)"""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: ExchangeRecord) -> None:
+        self._record = record
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        record = self._record
+        if record.handoff_lost:
+            logger.warning(
+                "decoding without the prefilled blocks: the prefill answer cannot be handed over",
+                extra={"fields": {"reason": record.handoff_lost, "request_id": record.request_id}},
+            )
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("exchange", extra={"fields": line(record)})
 
 
 def line(record: ExchangeRecord) -> dict[str, Any]:

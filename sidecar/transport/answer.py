@@ -30,7 +30,7 @@ class Answer:
     """One response while it is read.
 
     waiter      the future that the one waiting coroutine sleeps on: first for the head, later for the body
-    feed        gives received bytes to the parser; write gets each body piece at once, inside feed
+    feed        gives received bytes to the parser; pass_on then gives write what body they held, in one piece
     status      0 until the final head is complete
     quiet_bytes received since the last body byte: bounds head, trailers and chunk extensions alike
     complete    the whole message is here; settled: nothing more comes, and fault says why if it was cut short
@@ -41,6 +41,7 @@ class Answer:
         "_fields",
         "_max_head_bytes",
         "_parser",
+        "_pieces",
         "_to_head",
         "_until_close",
         "complete",
@@ -76,6 +77,7 @@ class Answer:
         self.keep_alive = self.complete = self.settled = self.died = False
         self.fault: BaseException | None = None
         self.write: Callable[[bytes], object] = _discard
+        self._pieces: list[bytes] = []
         self._parser = HttpResponseParser(self)
         self.feed: Callable[[bytes], None] = self._parser.feed_data
 
@@ -83,6 +85,13 @@ class Answer:
     def started(self) -> bool:
         """Whether any byte of it has come."""
         return self.status > 0 or self.quiet_bytes > 0
+
+    def pass_on(self) -> None:
+        """Give write the body bytes of the last feed: many small chunks of one read cost one write."""
+        pieces = self._pieces
+        if pieces:
+            self._pieces = []
+            self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def wake(self) -> None:
         """Wake whoever waits for the head or for more of the body."""
@@ -149,7 +158,7 @@ class Answer:
 
     def on_body(self, piece: bytes) -> None:
         self.quiet_bytes = 0
-        self.write(piece)
+        self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         if self.status:

@@ -149,15 +149,20 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         answer.quiet_bytes += len(received)
+        fault: BaseException | None = None
         try:
             answer.feed(received)
         except (HttpParserError, HttpParserUpgrade) as error:
-            if not answer.complete:
-                self.fail(answer, fault_of(error))
-                return
-            answer.keep_alive = False  # bytes after a complete message
+            fault = fault_of(error)
+        try:
+            answer.pass_on()  # what came before bad framing, too
+        except Exception as error:  # the receiver's own, which relay() raises
+            self.fail(answer, error)
         if answer.complete:
+            answer.keep_alive = answer.keep_alive and fault is None  # bytes after a complete message
             self._finish(answer)
+        elif fault is not None:
+            self.fail(answer, fault)
         elif answer.quiet_bytes > self._max_head_bytes:
             self.fail(answer, answer.over_limit())
 

@@ -58,10 +58,12 @@ async def settled(pourer: Pourer) -> int:
     return seen
 
 
-async def test_every_piece_is_written_while_it_is_received(transport: Transport) -> None:
+async def test_every_read_is_written_in_one_piece_while_it_is_received(transport: Transport) -> None:
+    pieces: list[bytes] = []
     stacks: list[list[str]] = []
 
     def write(piece: bytes) -> None:
+        pieces.append(piece)
         stacks.append([frame.name for frame in traceback.extract_stack()])
 
     async def script(peer: Peer) -> None:
@@ -72,7 +74,7 @@ async def test_every_piece_is_written_while_it_is_received(transport: Transport)
 
     async with Hostile(script) as engine:
         await (await opened(transport, engine)).relay(write)
-    assert len(stacks) == 4
+    assert pieces == [b"one", b"two", b"threefour"]
     assert all("data_received" in stack for stack in stacks)
 
 
@@ -117,7 +119,7 @@ async def test_what_came_with_the_head_is_relayed_at_once(transport: Transport) 
         pieces: list[bytes] = []
         task = asyncio.get_running_loop().create_task(stream.relay(pieces.append))
         await turns(1)
-        assert pieces == [b"early", b"bird"]
+        assert pieces == [b"earlybird"]
         assert not task.done()
         await stream.aclose()
         with pytest.raises(httpx.StreamClosed):
@@ -139,7 +141,7 @@ async def test_an_error_out_of_write_closes_the_socket_and_surfaces(
         pass
 
     def write(piece: bytes) -> None:
-        if piece == b"bad":
+        if b"bad" in piece:
             raise ClientGoneError("in the middle")
 
     async def script(peer: Peer) -> None:
@@ -179,7 +181,7 @@ async def test_nothing_is_written_after_the_stream_was_closed_from_within_write(
 
         with pytest.raises(httpx.StreamClosed):
             await stream.relay(write)
-        assert pieces == [b"one"]
+        assert pieces == [b"onetwo"]
         await engine.peers[0].left()
 
 
