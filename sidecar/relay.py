@@ -17,7 +17,7 @@ from sidecar import headers as names
 from sidecar.headers import Headers
 from sidecar.observers import LegRecord
 from sidecar.plan import Reply
-from sidecar.transport import BodyStream
+from sidecar.transport import BodyStream, raw_headers
 from sidecar.usage import SseUsage, rewritten
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Relay:
 
         cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
         """
-        headers = names.relayed(response.headers.raw)
+        headers = names.relayed(raw_headers(response))
         self._record.exchange.streaming = _is(SSE, headers)
         if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
             await self._verbatim(response, headers)

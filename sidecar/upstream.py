@@ -29,6 +29,7 @@ from sidecar.errors import (
 )
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
+from sidecar.transport import RawRequest, raw_headers
 
 # A prefill answer is read whole. vLLM's largest, with the block ids of a full context, stays under 1 MiB.
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -172,13 +173,8 @@ class Sending:
 
     def _request(self, leg: Leg) -> httpx.Request:
         stream = self._upload or httpx.ByteStream(leg.content or b"")
-        return httpx.Request(
-            leg.method.decode("latin-1"),
-            _url(self._stage.scheme, leg.target, leg.path),
-            headers=self._attempt.headers,
-            stream=stream,
-            extensions={"target": leg.path},
-        )
+        url = _url(self._stage.scheme, leg.target, leg.path)
+        return RawRequest(leg.method.decode("latin-1"), url, self._attempt.headers, stream, leg.path)
 
 
 _BODYLESS = frozenset((b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"))
@@ -209,7 +205,7 @@ async def _read_whole(response: httpx.Response, record: LegRecord) -> bytes:
 
 def _reply(record: LegRecord, response: httpx.Response, content: bytes) -> Reply:
     leg, status = record.leg, response.status_code
-    headers = names.relayed(response.headers.raw)
+    headers = names.relayed(raw_headers(response))
     reason = response.extensions.get("reason_phrase", b"")
     if not response.is_success:
         record.error = LegRefused.label

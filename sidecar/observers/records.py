@@ -7,7 +7,6 @@ Times are seconds of the monotonic clock; None until the moment has come.
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 
 from sidecar.api import Api
@@ -64,7 +63,7 @@ class Attempt:
     """One request on the wire for a leg. headers: what will be sent; an observer may add to them."""
 
     leg: LegRecord
-    headers: MutableSequence[tuple[bytes, bytes]]
+    headers: list[tuple[bytes, bytes]]
     started_s: float
     status: int | None = None
     error: str | None = None

@@ -1,9 +1,10 @@
 """HTTP/1.1 to the engines: an httpx transport on httptools and asyncio protocols.
 
-Rule: from here only Transport and BodyStream are used; what the network does surfaces as httpx's own errors.
+Rule: only what is named here is used elsewhere; what the network does surfaces as httpx's own errors.
 """
 
 from sidecar.transport.body import BodyStream
 from sidecar.transport.client import Transport
+from sidecar.transport.messages import RawRequest, raw_headers
 
-__all__ = ["BodyStream", "Transport"]
+__all__ = ["BodyStream", "RawRequest", "Transport", "raw_headers"]

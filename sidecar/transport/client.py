@@ -13,6 +13,7 @@ import httpx
 from sidecar.transport.answer import Answer
 from sidecar.transport.body import BodyStream
 from sidecar.transport.connection import Connection
+from sidecar.transport.messages import RawRequest, RawResponse
 from sidecar.transport.pool import Key, Pool
 from sidecar.transport.request import serialise
 from sidecar.transport.upload import Upload
@@ -51,12 +52,13 @@ class Transport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send request and return its response, the body still to be read (a BodyStream).
 
-        Extensions of the response: reason_phrase, http_version (bytes), connection_id (int), reused (bool).
+        A RawRequest is answered with a RawResponse. Extensions of the response: reason_phrase, http_version
+        (bytes), connection_id (int), reused (bool).
         Raises httpx.ConnectError, ConnectTimeout, ReadError, WriteError, RemoteProtocolError (the engine's
         fault), LocalProtocolError and UnsupportedProtocol (the caller's), and what the request's own stream
         raises.
         """
-        url = request.url
+        url, raw = request.url, isinstance(request, RawRequest)
         key = (url.scheme, url.raw_host, url.port)
         outgoing = serialise(request)
         upload = None if outgoing.streamed is None else Upload(outgoing.streamed)
@@ -65,11 +67,11 @@ class Transport(httpx.AsyncBaseTransport):
             answer, body = connection.begin(outgoing)
             await _head(connection, answer, body, upload)
             if answer.status or not _may_retry(answer, upload):
-                return _response(answer, body, connection.number, reused=True)
+                return _response(answer, body, connection.number, raw=raw, reused=True)
         connection = await self._connect(key)
         answer, body = connection.begin(outgoing)
         await _head(connection, answer, body, upload)
-        return _response(answer, body, connection.number, reused=False)
+        return _response(answer, body, connection.number, raw=raw, reused=False)
 
     async def aclose(self) -> None:
         """Close idle connections and abort busy ones; later requests get httpx.ConnectError."""
@@ -147,18 +149,18 @@ def _may_retry(answer: Answer, upload: Upload | None) -> bool:
     return answer.died and not answer.started and (upload is None or not upload.consumed)
 
 
-def _response(answer: Answer, body: BodyStream, connection_id: int, *, reused: bool) -> httpx.Response:
+def _response(
+    answer: Answer, body: BodyStream, connection_id: int, *, raw: bool, reused: bool
+) -> httpx.Response:
     if not answer.status:
         assert answer.fault is not None
         raise answer.fault
-    return httpx.Response(
-        answer.status,
-        headers=answer.headers,
-        stream=body,
-        extensions={
-            "reason_phrase": answer.reason,
-            "http_version": answer.version,
-            "connection_id": connection_id,
-            "reused": reused,
-        },
-    )
+    extensions = {
+        "reason_phrase": answer.reason,
+        "http_version": answer.version,
+        "connection_id": connection_id,
+        "reused": reused,
+    }
+    if raw:
+        return RawResponse(answer.status, answer.headers, body, extensions)
+    return httpx.Response(answer.status, headers=answer.headers, stream=body, extensions=extensions)

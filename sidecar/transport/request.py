@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import httpx
 
+from sidecar.transport.messages import raw_headers
+
 Fields = list[tuple[bytes, bytes]]
 
 # RFC 9110 5.6.2: a field name and a method are tokens.
@@ -71,7 +73,7 @@ def serialise(request: httpx.Request) -> Outgoing:
     Raises httpx.LocalProtocolError for a method, target or header field that cannot be sent safely, for
     framing that contradicts itself, and for known bytes that are not as long as Content-Length says.
     """
-    fields = request.headers.raw
+    fields = raw_headers(request)
     framing = _framing(fields)
     method = _method(request.method)
     stream = request.stream

@@ -126,6 +126,8 @@ async def test_an_idle_connection_that_the_engine_closes_or_speaks_on_is_dropped
 
     async with Hostile(script) as engine:
         await got(transport, engine.get())
+        if last_words:
+            await engine.peers[0].ended.wait()
         await asyncio.sleep(0.03)
         response = await got(transport, engine.get())
         assert not response.extensions["reused"]

@@ -1,0 +1,76 @@
+"""Log lines as they are written, byte for byte."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from sidecar.logs import Lines, json_line, text_line
+
+
+def record(level: int = logging.INFO, message: str = "said %s", **extra: object) -> logging.LogRecord:
+    """A record of a known moment, in this process's own milliseconds."""
+    made = logging.LogRecord("sidecar.x", level, "", 0, message, ("it",), None)
+    made.created, made.msecs = 1_796_013_951.007, 7.0
+    made.__dict__.update(extra)
+    return made
+
+
+def test_a_json_line_is_one_object_with_the_fields_behind_the_message() -> None:
+    line = json_line(record(fields={"status": 200, "reason": None, "legs": [{"a": 1.5}]}))
+    assert line == (
+        b'{"time":"2026-11-30T04:45:51.007+00:00","level":"info","logger":"sidecar.x","message":"said it",'
+        b'"status":200,"reason":null,"legs":[{"a":1.5}]}'
+    )
+
+
+def test_a_text_line_is_for_people() -> None:
+    line = text_line(record(logging.WARNING, fields={"status": 200, "path": "/a b"}))
+    assert line == b'04:45:51.007 WARNING said it status=200 path="/a b"'
+
+
+@pytest.mark.parametrize("write", [json_line, text_line])
+def test_an_exception_is_told_with_its_trace(write: object) -> None:
+    try:
+        raise ValueError("out of order")
+    except ValueError:
+        failed = record(logging.ERROR, exc_info=sys.exc_info())
+    assert callable(write)
+    text = write(failed).decode()
+    if write is json_line:
+        text = json.loads(text)["exception"]
+    assert "Traceback" in text
+    assert text.endswith("ValueError: out of order")
+
+
+def test_what_a_client_sends_cannot_begin_a_line_of_its_own() -> None:
+    hostile = 'x\n{"level":"info"}\r\n\u2028\ud800'
+    line = text_line(record(fields={"path": hostile.replace("\ud800", "")}))
+    assert b"\n" not in line
+    assert b"\r" not in line
+
+
+def test_a_line_that_cannot_be_written_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    closed = io.BytesIO()
+    closed.close()
+    Lines(closed, json_line).emit(record())
+    assert "I/O operation on closed file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("level", "seen"), [("debug", "DIWE"), ("info", "IWE"), ("warning", "WE"), ("error", "E")]
+)
+def test_the_level_holds_and_third_parties_only_warn(level: str, seen: str) -> None:
+    script = (
+        f"import logging; from sidecar import logs; logs.configure({level!r}, 'text'); "
+        "mine, other = logging.getLogger('sidecar.x'), logging.getLogger('uvicorn.error'); "
+        "mine.debug('D'); mine.info('I'); mine.warning('W'); mine.error('E'); other.info('never')"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "".join(line.split()[2] for line in run.stderr.splitlines()) == seen
+    assert run.stdout == ""
