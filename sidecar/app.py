@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import random
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, MutableMapping
@@ -60,7 +61,8 @@ def serve(settings: Settings) -> int:
         listener = listen(settings.host, settings.port)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # the socket module repeats the address
-        return _refuse(1, f"--port: cannot listen on {settings.port}: {reason}")
+        flag = "--host" if isinstance(error, socket.gaierror) else "--port"
+        return _refuse(1, f"{flag}: cannot listen on {settings.host or '*'}:{settings.port}: {reason}")
     sys.stderr.write(start_line(settings, __version__) + "\n")
     _warn(settings)
     try:

@@ -10,17 +10,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice, not in typeshed
-from json.scanner import make_scanner
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
+from sidecar.scan import BadBody, scan
+
+__all__ = ["BadBody", "Body", "dump"]
+
 _FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
-
-
-class BadBody(ValueError):
-    """The bytes are not one JSON object; the message says why without repeating them."""
 
 
 class Body(Mapping[str, bytes]):
@@ -48,7 +47,7 @@ class Body(Mapping[str, bytes]):
             _require_utf8(raw)
         try:
             # Raw is a buffer over the message: no value is copied until it is needed.
-            return cls(_FIELDS.decode(raw), raw)
+            return cls(_bounded(_FIELDS.decode(raw)), raw)
         except msgspec.ValidationError:
             raise BadBody("the body must be a JSON object") from None
         except RecursionError:
@@ -56,7 +55,7 @@ class Body(Mapping[str, bytes]):
         except msgspec.DecodeError as error:
             # msgspec 0.23 refuses a lone surrogate escape ("\ud83d"), which RFC 8259 section 8.2 allows.
             if b"\\ud" in raw or b"\\uD" in raw:
-                return cls(_scan(raw), raw)
+                return cls(_bounded(_masked(raw) or scan(raw)), raw)
             raise BadBody(f"the body is not valid JSON: {error}") from None
 
     def __getitem__(self, key: str) -> bytes:
@@ -72,9 +71,15 @@ class Body(Mapping[str, bytes]):
         return key in self._fields
 
     def value(self, key: str) -> Any:
-        """Decode one value; None when it is absent or null. For the few small fields that are read."""
+        """Decode one value; None when it is absent or null. For the few small fields that are read.
+
+        Raises BadBody for a value that is nested too deeply.
+        """
         raw = self._fields.get(key)
-        return None if raw is None else json.loads(bytes(raw), parse_int=_number)
+        try:
+            return None if raw is None else json.loads(bytes(raw), parse_int=_number)
+        except RecursionError:
+            raise BadBody(f"field {json.dumps(key)} is nested too deeply") from None
 
     def edited(self, changes: Mapping[str, bytes | None]) -> Body:
         """A new body: each named key set to the given JSON text, or removed for None. New keys come last."""
@@ -140,75 +145,37 @@ def _require_utf8(raw: bytes) -> None:
         raise BadBody(f"the body is not valid UTF-8 at byte {error.start}") from None
 
 
-class _Checked:
-    """A JSONDecoder-shaped context for the scanner: values are checked and thrown away."""
-
-    strict = True
-    object_hook = None
-    object_pairs_hook = None
-    memo: dict[str, str] = {}  # noqa: RUF012 - the C scanner wants an attribute; it is cleared by the scanner itself
-
-    @staticmethod
-    def parse_float(text: str) -> float:
-        return 0.0
-
-    @staticmethod
-    def parse_int(text: str) -> int:
-        return 0  # int() would refuse more than 4,300 digits
-
-    @staticmethod
-    def parse_constant(text: str) -> NoReturn:
-        raise BadBody("the body is not valid JSON: NaN and Infinity are not JSON")
+# An API has a few dozen fields; a million keys would only hold the event loop up.
+_MOST_KEYS = 10_000
 
 
-_scan_once = make_scanner(_Checked())  # type: ignore[arg-type]  # any object with these attributes does
-_SPACE = " \t\n\r"
+def _bounded(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    if len(fields) > _MOST_KEYS:
+        raise BadBody(f"the body has more than {_MOST_KEYS} fields")
+    return fields
 
 
-def _scan(raw: bytes) -> dict[str, bytes]:
-    """The slow second path for texts with lone surrogates: the standard library's scanner, value by value."""
-    text = raw.decode()
+# Every surrogate escape, paired or not, or what looks like one behind an escaped backslash.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+def _masked(raw: bytes) -> dict[str, bytes] | None:
+    """The fields of a text with lone surrogates, found in a copy of the same length that has none.
+
+    None when the copy does not tell them apart (equal keys), or is no JSON object either: `scan` says why.
+    """
+    copy = _SURROGATE.sub(b"\\\\u0041", raw)
     try:
-        return _scan_object(text)
-    except (StopIteration, IndexError):
-        raise BadBody("the body is not valid JSON: it is cut short") from None
-    except json.JSONDecodeError as error:
-        raise BadBody(f"the body is not valid JSON: {error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise BadBody("the JSON is nested too deeply") from None
-
-
-def _scan_object(text: str) -> dict[str, bytes]:
+        members = _FIELDS.decode(copy)
+    except (msgspec.DecodeError, RecursionError):
+        return None
     fields: dict[str, bytes] = {}
-    at = _expect(text, _skip(text, 0), "{")
-    at = _skip(text, at)
-    if text[at] == "}":
-        _end(text, at + 1)
-        return fields
-    while True:
-        key, at = scanstring(text, _expect(text, at, '"'))
-        start = _skip(text, _expect(text, _skip(text, at), ":"))
-        _, stop = _scan_once(text, start)
-        fields[key] = text[start:stop].encode()
-        at = _skip(text, stop)
-        if text[at] == "}":
-            _end(text, at + 1)
-            return fields
-        at = _skip(text, _expect(text, at, ","))
-
-
-def _skip(text: str, at: int) -> int:
-    while text[at] in _SPACE:
-        at += 1
-    return at
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    if text[at] != mark:
-        raise json.JSONDecodeError(f"expected {mark!r}", text, at)
-    return at + 1
-
-
-def _end(text: str, at: int) -> None:
-    if text[at:].strip(_SPACE):
-        raise json.JSONDecodeError("text after the object", text, at)
+    at = 0
+    for value in members.values():
+        member = _MEMBER.match(copy, at)
+        if member is None or not copy.startswith(value, member.end()):
+            return None
+        at = member.end() + len(value)
+        key = scanstring(raw[slice(*member.span(1))].decode(), 1)[0]
+        fields[key] = raw[member.end() : at]
+    return fields if _LAST.fullmatch(copy, at) and len(fields) == len(members) else None

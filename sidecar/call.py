@@ -52,15 +52,15 @@ class Call:
 
         Raises BadRequest when the body holds a field that cannot be capped.
         """
-        body = self.body.edited(cleared(self.body))
+        edits = cleared(self.body)
         pull = Pull(source, self.ids.pull) if source else None
         if pull:
             params = {**params, "remote_kv_source": pull.remote_kv_source}
         try:
-            edits = capped(self.api, body)
+            cap = capped(self.api, self.body.edited(edits))
         except BadBody as error:
             raise BadRequest(str(error)) from None
-        content = body.edited({**edits, FIELD: dump(params)}).encode()
+        content = self.body.edited({**edits, **cap, FIELD: dump(params)}).encode()
         return self._leg(Role.PREFILL, prefiller.endpoint, content, pull)
 
     def decode_after_prefill(self, decoder: Endpoint, params: bytes | None) -> Leg:

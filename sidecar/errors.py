@@ -48,6 +48,12 @@ class UnsupportedEncoding(SidecarError):
     status = 415
 
 
+class ShuttingDown(SidecarError):
+    """The grace of a shutdown ran out before the answer was complete."""
+
+    status = 503
+
+
 class LegFailed(SidecarError):
     """A leg got no usable answer. Thrown into the plan at its `yield`.
 

@@ -20,6 +20,7 @@ from sidecar.connectors import Connector, plan_for
 from sidecar.errors import (
     LegFailed,
     LegRefused,
+    ShuttingDown,
     SidecarError,
 )
 from sidecar.guard import SourceGuard
@@ -90,7 +91,7 @@ class Exchange:
             except SidecarError as error:
                 self._fail(error)
             except asyncio.CancelledError:
-                record.error = "client_gone"
+                self._cancelled()
                 raise
             except Exception:
                 logger.exception("a fault of the sidecar ended an exchange")
@@ -163,8 +164,9 @@ class Exchange:
         client, rules = self._client, self._services.rules
         self._record.route = Route(rules.decoder)
         headers = names.forwarded(client.headers)
-        leg = Leg(Role.DECODE, rules.decoder, client.method, client.target, headers, content=b"")
-        await self._deliver(Deliver(leg), _upload(client))
+        content, upload = await _passed_body(client)
+        leg = Leg(Role.DECODE, rules.decoder, client.method, client.target, headers, content)
+        await self._deliver(Deliver(leg), upload)
 
     async def _tunnel(self) -> None:
         """A WebSocket: the decoder gets the handshake, and then bytes go both ways."""
@@ -179,10 +181,17 @@ class Exchange:
         self._record.legs.append(record)
         return record
 
+    def _cancelled(self) -> None:
+        """The client is gone; or it is there, and the server cuts what its grace did not suffice for."""
+        self._record.error = "client_gone"
+        if not self._client.ended:
+            self._fail(ShuttingDown("the sidecar is shutting down"))
+
     def _fail(self, error: SidecarError) -> None:
         """Tell the client: a whole error answer before the first byte, a cut stream after it."""
         record, client = self._record, self._client
         record.error = error.label if isinstance(error, LegFailed) else error.type
+        record.detail = error.message
         anthropic = record.api is not None and record.api.anthropic
         if client.started:
             self._cut(error, anthropic=anthropic)
@@ -202,12 +211,20 @@ class Exchange:
         self._client.drop()
 
 
-def _upload(client: Client) -> Upload | None:
+# A small body is sent whole, so that it can be sent again when an idle connection turns out to be dead.
+_WHOLE_BODY_BYTES = 256 * 1024
+
+
+async def _passed_body(client: Client) -> tuple[bytes, Upload | None]:
+    """The body of a request that is passed through: whole when it is small, else as it comes."""
     if not client.has_body:
-        return None
+        return b"", None
     length = names.first(client.headers, names.CONTENT_LENGTH)
+    waits = names.first(client.headers, names.EXPECT) is not None
+    if length is not None and int(length) <= _WHOLE_BODY_BYTES and not waits:
+        return await client.read_body(_WHOLE_BODY_BYTES), None
     framing = (names.TRANSFER_ENCODING, b"chunked") if length is None else (names.CONTENT_LENGTH, length)
-    return Upload(client.stream_body(), framing)
+    return b"", Upload(client.stream_body(), framing)
 
 
 def _first(group: BaseExceptionGroup[LegFailed]) -> LegFailed:

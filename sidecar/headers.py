@@ -61,6 +61,11 @@ def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
     return tuple([pair for pair in headers if pair[0].lower() not in names])
 
 
+def replaced(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) -> Headers:
+    """The list with another value for the headers of this (lower case) name, each in its place."""
+    return tuple([(key, value if key.lower() == name else old) for key, old in headers])
+
+
 def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The client's headers as legs carry them: order, case, duplicates and bytes kept.
 

@@ -44,10 +44,10 @@ async def read_call(client: Client, api: Api, limits: Limits) -> Call:
     headers = names.without(
         names.forwarded(client.headers), names.EXPECT
     )  # the body is here: nothing to wait for
-    encoding = names.first(headers, names.CONTENT_ENCODING)
-    if encoding is not None:
+    encoding = b",".join(value for name, value in headers if name.lower() == names.CONTENT_ENCODING).strip()
+    if encoding:
         raw = _decoded(raw, encoding, limits.max_request_bytes, too_large)
-        headers = names.without(headers, names.CONTENT_ENCODING)
+    headers = names.without(headers, names.CONTENT_ENCODING)
     try:
         body = Body.parse(raw)
     except BadBody as error:
@@ -82,7 +82,8 @@ def screened(call: Call, route: Route, policy: Policy) -> Call:
 
 
 # RFC 9110 section 8.4.1: "x-gzip" is gzip, and "deflate" is the zlib format; some clients send raw deflate.
-_WINDOW_BITS = {b"gzip": (31,), b"x-gzip": (31,), b"deflate": (15, -15)}
+_GZIP_BITS = 31
+_WINDOW_BITS = {b"gzip": (_GZIP_BITS,), b"x-gzip": (_GZIP_BITS,), b"deflate": (15, -15)}
 
 
 def _decoded(raw: bytes, encoding: bytes, limit_bytes: int, too_large: str) -> bytes:
@@ -105,6 +106,10 @@ def _decoded(raw: bytes, encoding: bytes, limit_bytes: int, too_large: str) -> b
     raise BadRequest(f"the body is not valid {name.decode()} (header content-encoding)")
 
 
+# Writers make one member, or one per file or block; a body of thousands of empty ones is an attack.
+_MOST_MEMBERS = 16
+
+
 def _inflated(raw: bytes, bits: int, limit_bytes: int) -> bytes:
     """At most one byte more than the limit of what is packed; gzip may have several members (RFC 1952 2.2).
 
@@ -112,15 +117,15 @@ def _inflated(raw: bytes, bits: int, limit_bytes: int) -> bytes:
     """
     pieces: list[bytes] = []
     left = limit_bytes + 1
-    while left:
+    for _ in range(_MOST_MEMBERS):
         inflater = zlib.decompressobj(bits)
         pieces.append(inflater.decompress(raw, left))
         left -= len(pieces[-1])
         raw = inflater.unused_data
-        if left and not inflater.eof:
+        if not left or (inflater.eof and not raw):
+            return b"".join(pieces)
+        if not inflater.eof:
             raise zlib.error("cut short")
-        if not raw:
-            break
-        if bits != 31:
+        if bits != _GZIP_BITS:
             raise zlib.error("more than one stream")
-    return b"".join(pieces)
+    raise zlib.error(f"more than {_MOST_MEMBERS} members")

@@ -117,16 +117,17 @@ def _check_types(name: str, params: Body, types: Mapping[str, tuple[str, Check] 
         if expected is None or params[field] == b"null":
             continue
         where = f"{name}.{field}"
-        if isinstance(expected, tuple):
-            words, check = expected
-            if not check(params.value(field)):
-                raise BadRequest(f'field "{where}" must be {words}')
-            continue
         try:
-            inner = Body.parse(params[field])
+            if isinstance(expected, tuple):
+                words, check = expected
+                holds = check(params.value(field))
+            else:
+                words, holds = "an object", True
+                _check_types(where, Body.parse(params[field]), expected)
         except BadBody:
-            raise BadRequest(f'field "{where}" must be an object') from None
-        _check_types(where, inner, expected)
+            holds = False
+        if not holds:
+            raise BadRequest(f'field "{where}" must be {words}')
 
 
 def _is_int(value: Any) -> bool:

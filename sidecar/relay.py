@@ -50,20 +50,18 @@ class Relay:
         elif self._record.exchange.streaming:
             await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
         elif _is(JSON, headers):
-            await self._document(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
+            await self._document(response, headers, cached_tokens)
         else:
             await self._verbatim(response, headers)
 
     def reply(self, reply: Reply) -> None:
         """Relay an answer that has been read whole: a prefiller's refusal."""
-        headers = names.without(reply.headers, names.CONTENT_LENGTH)
-        self._start(reply.status, reply.reason, headers, len(reply.content))
+        self._start(reply.status, reply.reason, reply.headers, _length(reply.headers))
         self._write(reply.content)
         self._client.finish()
 
     async def _verbatim(self, response: httpx.Response, headers: Headers) -> None:
-        length = names.first(headers, names.CONTENT_LENGTH)
-        self._start_as(response, headers, int(length) if length is not None else None)
+        self._start_as(response, headers, _length(headers))
         await self._pour(response, self._write)
         self._client.finish(getattr(response.stream, "trailers", ()))
 
@@ -82,7 +80,9 @@ class Relay:
         pieces: list[bytes] = []
         await self._pour(response, pieces.append)
         content = rewritten(b"".join(pieces), api, cached_tokens)
-        self._start_as(response, headers, len(content))
+        if _length(headers) is not None:
+            headers = names.replaced(headers, names.CONTENT_LENGTH, b"%d" % len(content))
+        self._start_as(response, headers, _length(headers))
         self._write(content)
         self._client.finish()
 
@@ -117,6 +117,12 @@ class Relay:
             exchange.first_byte_s = self._record.first_byte_s = monotonic()
         exchange.sent_bytes += len(piece)
         self._client.write(piece)
+
+
+def _length(headers: Headers) -> int | None:
+    """The announced length in bytes; None when the body tells its end itself."""
+    length = names.first(headers, names.CONTENT_LENGTH)
+    return None if length is None else int(length)
 
 
 def _is(kind: bytes, headers: Headers) -> bool:

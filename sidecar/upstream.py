@@ -227,6 +227,8 @@ def _mapped(error: BaseException, leg: Leg) -> BaseException:
             return EngineNotReady(leg, f"{where} is not ready: it refuses connections")
         case httpx.ConnectTimeout() | httpx.ConnectError():
             return EngineUnreachable(leg, f"{where} at {leg.target.netloc} cannot be reached")
+        case httpx.RemoteProtocolError() if "closed the connection" not in str(error):
+            return EngineDied(leg, f"{where} answered what is not HTTP/1.1, or is not safe to read")
         case httpx.HTTPError() | httpx.StreamError():
             return EngineDied(leg, f"{where} ended the connection before its answer was complete")
         case _:

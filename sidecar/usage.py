@@ -20,7 +20,10 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 
 def cached_tokens(answer: Body) -> int:
     """`usage.*_tokens_details.cached_tokens` of an answer; 0 when absent or null (contract section 5)."""
-    usage = answer.value("usage")
+    try:
+        usage = answer.value("usage")
+    except BadBody:  # nested beyond reading: no count in it
+        return 0
     for name in _DETAILS:
         details = usage.get(name) if isinstance(usage, dict) else None
         count: Any = details.get("cached_tokens") if isinstance(details, dict) else None

@@ -40,7 +40,7 @@ async def test_everything_else_passes_to_the_decoder_unread() -> None:
             ("Host", f"localhost:{engine.port}"),
             ("X-B", "1"),
             ("x-b", "2"),
-            ("content-length", "3"),
+            ("Content-Length", "3"),
         ]
 
 
@@ -301,3 +301,110 @@ async def test_stopping_lets_streams_finish() -> None:
         answer = await asked
 
         assert (answer.whole, answer.body.endswith(b"data: 9\n\n")) == (True, True)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_a_connection_that_dies_on_its_second_request_is_not_the_clients_trouble(path: str) -> None:
+    seen_on: list[int] = []
+
+    async def script(got: Got, answer: Answer) -> None:
+        fresh = engine.connections not in seen_on
+        seen_on.append(engine.connections)
+        if fresh:
+            await complete(got, answer)
+        else:
+            answer.drop()
+
+    async with scripted(script) as engine, serving(engine.port) as sidecar:
+        assert [(await sidecar.post(path)).status for _ in range(4)] == [200] * 4
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b'Date: x\r\nContent-Length: 11\r\nX-A: 1\r\n\r\n{ "id":"c"}',
+        b'Date: x\r\nTransfer-Encoding: chunked\r\nX-A: 1\r\n\r\nb\r\n{ "id":"c"}\r\n0\r\n\r\n',
+    ],
+)
+async def test_framing_stays_in_its_place_when_the_bytes_are_unchanged(sent: bytes) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + sent)
+
+    async with (
+        scripted(script) as decoder,
+        scripted(prefilled) as prefiller,
+        serving(decoder.port) as sidecar,
+    ):
+        for headers in ([], [(PREFILLER, prefiller.netloc)]):
+            answer = await sidecar.post(headers=headers)
+            names = [name.lower() for name, _ in answer.headers if name.lower() != "transfer-encoding"]
+            expected = ["content-type", "date", "content-length", "x-a"]
+            if b"chunked" in sent:
+                expected.remove("content-length")
+                assert answer.all("transfer-encoding") == ["chunked"]
+            assert (names, answer.body) == (expected, b'{ "id":"c"}')
+
+
+async def test_a_changed_length_is_told_in_its_place() -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.raw(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 26\r\nContent-Type: application/json\r\n\r\n"
+            b'{"usage":{"prompt":1234}} '
+        )
+
+    async with (
+        scripted(script) as decoder,
+        scripted(prefilled) as prefiller,
+        serving(decoder.port) as sidecar,
+    ):
+        answer = await sidecar.post(headers=[(PREFILLER, prefiller.netloc)])
+
+        assert answer.body == b'{"usage":{"prompt":1234,"prompt_tokens_details":{"cached_tokens":2}}}'
+        assert [name for name, _ in answer.headers] == ["Content-Length", "Content-Type"]
+
+
+async def test_an_answer_that_is_not_http_is_said_so() -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.raw(b"SSH-2.0-x\r\n\r\n")
+
+    async with scripted(script) as engine, serving(engine.port) as sidecar:
+        answer = await sidecar.post()
+
+        assert (answer.status, "not HTTP/1.1" in answer.json["message"]) == (502, True)
+
+
+@pytest.mark.parametrize(("path", "where"), [(CHAT, ("error", "message")), (MESSAGES, ("error", "type"))])
+async def test_what_the_grace_does_not_suffice_for_gets_an_honest_error(
+    path: str, where: tuple[str, str]
+) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await asyncio.sleep(30)
+
+    async with scripted(script) as engine, serving(engine.port) as sidecar:
+        asked = asyncio.ensure_future(sidecar.post(path))
+        await engine.came()
+        sidecar.server.config.timeout_graceful_shutdown = 0
+        await sidecar.stop()
+        answer = await asked
+
+        said = {CHAT: "the sidecar is shutting down", MESSAGES: "overloaded_error"}[path]
+        assert (answer.status, answer.json[where[0]][where[1]]) == (503, said)
+
+
+async def test_a_stream_that_the_grace_does_not_suffice_for_ends_with_an_error_event_and_a_cut() -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.events(*[b"data: 1\n\n"] * 1000, gap_s=0.05)
+
+    async with scripted(script) as engine, serving(engine.port) as sidecar:
+        asked = asyncio.ensure_future(sidecar.post())
+        await engine.came()
+        await asyncio.sleep(0.1)
+        sidecar.server.config.timeout_graceful_shutdown = 0
+        await sidecar.stop()
+        answer = await asked
+
+        assert not answer.whole
+        assert answer.body.endswith(
+            b'data: {"error":{"message":"the sidecar is shutting down","type":"ServiceUnavailable",'
+            b'"param":null,"code":503}}\n\n'
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 
 import pytest
 from hypothesis import example, given, settings
@@ -251,3 +252,16 @@ def test_of_duplicate_keys_only_the_last_is_encoded_even_when_nothing_is_edited(
     raw: bytes, one: bytes
 ) -> None:
     assert Body.parse(raw).encode() == one
+
+
+def test_lone_surrogates_cost_no_more_than_other_text() -> None:
+    started_s = process_time()
+    Body.parse(b'{"m":"' + b"x" * 10_000_000 + b'\\ud83d","k":1}')
+    Body.parse(b"{" + b" " * 10_000_000 + b'"a":"\\ud83d"}')
+    assert process_time() - started_s < 2  # seconds; the letter by letter way took five times as long
+
+
+def test_too_many_fields_are_refused() -> None:
+    text = b"{" + b",".join(b'"k%d":1' % number for number in range(10_001)) + b"}"
+    with pytest.raises(BadBody, match="10000 fields"):
+        Body.parse(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from time import monotonic
 
 import pytest
 
@@ -120,6 +121,44 @@ async def test_a_compressed_request_is_read_and_goes_on_plain() -> None:
         await sidecar.post(body=packed, headers=[("content-encoding", "gzip")])
 
         assert (decoder.last.body, decoder.last.all("content-encoding")) == (BODY, [])
+
+
+async def test_several_lines_of_content_encoding_are_one_list_and_an_empty_one_is_none() -> None:
+    async with scripted() as decoder, serving(decoder.port) as sidecar:
+        doubled = [("content-encoding", "identity"), ("content-encoding", "gzip")]
+        assert (await sidecar.post(headers=doubled)).status == 415
+        assert (await sidecar.post(headers=[("content-encoding", "")])).status == 200
+        assert (decoder.last.body, decoder.last.all("content-encoding")) == (BODY, [])
+
+
+async def test_thousands_of_packed_members_are_refused_at_once() -> None:
+    async with scripted() as decoder, serving(decoder.port) as sidecar:
+        started_s = monotonic()
+        packed = gzip.compress(b"") * 100_000
+        answer = await sidecar.post(body=packed, headers=[("content-encoding", "gzip")])
+
+        assert (answer.status, monotonic() - started_s < 3) == (400, True)
+
+
+async def test_the_clients_params_keep_their_place_on_both_legs() -> None:
+    body = b'{"kv_transfer_params":{"a":1},"model":"m","max_tokens":5}'
+    async with scripted() as decoder, scripted(prefilled) as prefiller, serving(decoder.port) as sidecar:
+        await sidecar.post(body=body, headers=[(PREFILLER, prefiller.netloc)])
+
+        assert list(prefiller.last.json)[:3] == ["kv_transfer_params", "model", "max_tokens"]
+        assert list(decoder.last.json) == ["kv_transfer_params", "model", "max_tokens"]
+
+
+@pytest.mark.parametrize("field", ["tool_choice", "kv_transfer_params"])
+@pytest.mark.parametrize("depth", [900, 980, 1100, 100_000])
+async def test_nesting_of_any_depth_is_passed_or_refused_but_no_fault(field: str, depth: int) -> None:
+    value = b"[" * depth + b"]" * depth
+    if field == "kv_transfer_params":
+        value = b'{"remote_block_ids":' + value + b"}"
+    body = b'{"model":"m","%b":%b}' % (field.encode(), value)
+    async with scripted() as decoder, scripted(prefilled) as prefiller, serving(decoder.port) as sidecar:
+        for headers in ([], [(PREFILLER, prefiller.netloc)]):
+            assert (await sidecar.post(body=body, headers=headers)).status in (200, 400)
 
 
 @pytest.mark.parametrize(

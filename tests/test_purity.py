@@ -26,6 +26,7 @@ DECIDERS = [
     "sidecar/plan.py",
     "sidecar/problem.py",
     "sidecar/routing.py",
+    "sidecar/scan.py",
     "sidecar/usage.py",
     *[name for name in MODULES if name.startswith("sidecar/connectors/")],
 ]

@@ -128,13 +128,35 @@ async def test_the_grace_of_a_shutdown_is_bounded(tmp_path: Path) -> None:
         assert "Traceback" not in sidecar.log
 
 
+@pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)])
+async def test_a_second_signal_ends_what_still_runs(
+    tmp_path: Path, signals: tuple[signal.Signals, signal.Signals]
+) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await asyncio.sleep(30)
+
+    async with scripted(script) as engine, command(tmp_path, engine.port) as sidecar:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+        writer.write(post())
+        await engine.came()
+        for number in signals:
+            sidecar.process.send_signal(number)
+            await asyncio.sleep(0.3)
+        answer = await read_answer(reader)
+        writer.close()
+
+        assert (answer.status, answer.json["message"]) == (503, "the sidecar is shutting down")
+        assert await sidecar.ended() == 0
+        assert "Traceback" not in sidecar.log
+
+
 async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         flags = (f"--port={port}",)
         async with command(tmp_path, 1, *flags, ready=False) as sidecar:
             assert await sidecar.ended() == 1
-            assert sidecar.log == f"sidecar: --port: cannot listen on {port}: Address already in use\n"
+            assert sidecar.log == f"sidecar: --port: cannot listen on *:{port}: Address already in use\n"
 
 
 async def test_a_wrong_variable_of_tracing_is_said_in_one_line(tmp_path: Path) -> None:

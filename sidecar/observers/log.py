@@ -67,6 +67,8 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
         fields["reason"] = str(record.route.no_pull)
     if record.error:
         fields["error"] = record.error
+    if record.detail:
+        fields["detail"] = record.detail
     if record.trace_id:
         fields["trace_id"] = record.trace_id
     return fields

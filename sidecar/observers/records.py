@@ -20,7 +20,8 @@ class ExchangeRecord:
     """One client request from its head to the last byte of its answer.
 
     request_headers: as the client sent them. route: None on paths that are not routed. status: sent to the
-    client, None when nothing was sent. error: a short label, never text of a body. streaming: the client gets
+    client, None when nothing was sent. error: a short label. detail: what the client was told of it.
+    Neither has text of a body. streaming: the client gets
     an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller computed them.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     """
@@ -35,6 +36,7 @@ class ExchangeRecord:
     route: Route | None = None
     status: int | None = None
     error: str | None = None
+    detail: str | None = None
     streaming: bool = False
     handoff_lost: str | None = None
     first_byte_s: float | None = None

@@ -3,6 +3,7 @@
 Rule: nothing of a request is decided here.
 """
 
+import asyncio
 import contextlib
 import errno
 import math
@@ -10,6 +11,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -24,9 +26,20 @@ _CLIENT_KEEP_ALIVE_S = 305
 class Server(uvicorn.Server):
     """uvicorn's server, which exits 0 when it was asked to stop and did (contract section 9)."""
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal asks to finish; the next one ends what is still running."""
+        if self.should_exit:
+            self._loop.call_soon_threadsafe(self._cut)
+        self.should_exit = True
+
+    def _cut(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Install the handlers while we serve; uvicorn would raise the signal once more at the end."""
+        self._loop = asyncio.get_running_loop()
         before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
