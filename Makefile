@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test test-vllm check format bench lock clean
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -20,6 +20,9 @@ demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (under 
 
 test: $(STAMP) ## All tests but real engines and benchmarks
 	$(BIN)/python -m pytest
+
+test-vllm: $(STAMP) ## The scenarios on real vLLM engines (CPU): installs vLLM once, then 7 to 9 minutes
+	$(BIN)/python -m tests.vllm
 
 check: $(STAMP) ## Format, lint, types, import rules, README's generated parts
 	$(BIN)/ruff format --check .

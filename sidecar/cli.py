@@ -48,9 +48,7 @@ def _serve(flags: list[str]) -> int:
     from sidecar.settings import SettingsError, help_text, load
 
     if "--help" in flags or "-h" in flags:
-        print(_USAGE)
-        print(help_text(shutil.get_terminal_size().columns))
-        return 0
+        return _show(f"{_USAGE}\n{help_text(shutil.get_terminal_size().columns)}")
     try:
         settings = load(flags, os.environ)
     except SettingsError as refused:
@@ -58,6 +56,15 @@ def _serve(flags: list[str]) -> int:
     from sidecar.app import serve
 
     return serve(settings)
+
+
+def _show(text: str) -> int:
+    """Print what may be long: a reader that has seen enough (`| head`) is no failure."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush is quiet
+    return 0
 
 
 def _refuse(problems: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """The command line answers at once: help, version, or a line per mistake. Only serving loads the server."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -102,3 +103,11 @@ def test_nothing_heavy_is_imported_for_an_answer(argv: list[str]) -> None:
         [sys.executable, "-c", probe, *argv], capture_output=True, text=True, timeout=10, check=True
     )
     assert ended.stderr.splitlines()[-1] == "[]"
+
+
+def test_help_cut_short_by_its_reader_says_nothing_more() -> None:
+    command = f"{shlex.quote(sys.executable)} -m sidecar --help | head -1"
+    run = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=20
+    )
+    assert (run.returncode, run.stdout.count("\n"), run.stderr) == (0, 1, "")
