@@ -32,7 +32,7 @@ from sidecar.routing import Rules
 from sidecar.server.run import Server, listen, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.settings import Settings, start_line
-from sidecar.transport import Transport
+from sidecar.transport import Resolver, Transport
 from sidecar.upstream import Retries, Stage, Upstream
 from sidecar.websocket import Tunnels
 
@@ -102,18 +102,22 @@ def server_of(settings: Settings, observers: Observers) -> Server:
 def build(settings: Settings, observers: Observers) -> Services:
     """The parts that every exchange uses."""
     connector = CONNECTORS[settings.kv_connector]
+    resolver = Resolver()
     return Services(
         rules=_rules(settings, connector),
         connector=connector,
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
-            {Role.PREFILL: _stage(settings, "prefiller"), Role.DECODE: _stage(settings, "decoder")},
+            {
+                Role.PREFILL: _stage(settings, "prefiller", resolver),
+                Role.DECODE: _stage(settings, "decoder", resolver),
+            },
             observers,
             Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
         ),
         observers=observers,
         tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
-        guard=SourceGuard(_guard_times(settings)) if settings.source_guard == "on" else None,
+        guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
     )
 
@@ -175,7 +179,7 @@ def _own(settings: Settings) -> Endpoint | None:
     return Endpoint(settings.pod_ip, settings.port) if settings.pod_ip else None
 
 
-def _stage(settings: Settings, name: str) -> Stage:
+def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
     """The transport to the engines of one stage."""
     context = _engine_tls(settings, name)
     transport = Transport(
@@ -183,6 +187,7 @@ def _stage(settings: Settings, name: str) -> Stage:
         connect_timeout_s=settings.connect_timeout_s,
         idle_expiry_s=_ENGINE_IDLE_S,
         max_idle_per_host=settings.max_idle_conns_per_host,
+        resolver=resolver,
     )
     return Stage("https" if context else "http", transport)
 

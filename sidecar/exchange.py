@@ -216,12 +216,12 @@ _WHOLE_BODY_BYTES = 256 * 1024
 
 
 async def _passed_body(client: Client) -> tuple[bytes, Upload | None]:
-    """The body of a request that is passed through: whole when it is small, else as it comes."""
+    """The body of a request that is passed through: whole when it is small and here, else as it comes."""
     if not client.has_body:
         return b"", None
     length = names.first(client.headers, names.CONTENT_LENGTH)
     waits = names.first(client.headers, names.EXPECT) is not None
-    if length is not None and int(length) <= _WHOLE_BODY_BYTES and not waits:
+    if client.received and length is not None and int(length) <= _WHOLE_BODY_BYTES and not waits:
         return await client.read_body(_WHOLE_BODY_BYTES), None
     framing = (names.TRANSFER_ENCODING, b"chunked") if length is None else (names.CONTENT_LENGTH, length)
     return b"", Upload(client.stream_body(), framing)

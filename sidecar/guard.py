@@ -2,7 +2,8 @@
 
 Rule: acts. vLLM 0.32 can hang every later pull of an engine after one contact with an unreachable peer, so a
 peer is probed here first: at most one probe at a time per source, a request waits at most the budget, and
-what a probe showed is remembered for a short, jittered time in a bounded table.
+what a probe showed is remembered for a short, jittered time in a bounded table. A source that falls out of
+the table takes its probe with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from time import monotonic
 from types import TracebackType
 
 from sidecar.endpoint import Endpoint
+from sidecar.transport import Resolver
 
 # A probe outlives the request that began it, so that a far source is known to the next; no longer than this.
 _PROBE_TIMEOUT_S = 1.0
@@ -46,12 +48,20 @@ class _Source:
     expires_at_s: float = 0.0
     probe: asyncio.Task[None] | None = None
 
+    def cancel_probe(self) -> None:
+        if self.probe:
+            self.probe.cancel()
+
 
 class SourceGuard:
-    """Use as an asynchronous context manager: its probes live in its task group. probes: begun so far."""
+    """Use as an asynchronous context manager: its probes live in its task group. probes: begun so far.
 
-    def __init__(self, times: GuardTimes) -> None:
+    resolver looks the sources' names up; to be shared by all of the loop.
+    """
+
+    def __init__(self, times: GuardTimes, resolver: Resolver | None = None) -> None:
         self._times = times
+        self._resolver = resolver or Resolver()
         self._sources: OrderedDict[Endpoint, _Source] = OrderedDict()
         self._probes = asyncio.TaskGroup()
         self.probes = 0
@@ -69,8 +79,7 @@ class SourceGuard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for source in self._sources.values():
-            if source.probe:
-                source.probe.cancel()
+            source.cancel_probe()
         await self._probes.__aexit__(kind, error, trace)
 
     async def admits(self, p2p: Endpoint) -> bool:
@@ -86,14 +95,15 @@ class SourceGuard:
             return source.good
         probe = self._begin_probe(p2p, source)
         await asyncio.wait((probe,), timeout=self._times.budget_s)
-        return probe.done() and source.good
+        return probe.done() and not probe.cancelled() and source.good
 
     def _source(self, p2p: Endpoint) -> _Source:
         source = self._sources.get(p2p)
         if source is None:
             source = self._sources[p2p] = _Source()
             while len(self._sources) > self._times.table_entries:
-                self._sources.popitem(last=False)
+                _, forgotten = self._sources.popitem(last=False)
+                forgotten.cancel_probe()
         else:
             self._sources.move_to_end(p2p)
         return source
@@ -105,7 +115,7 @@ class SourceGuard:
         return source.probe
 
     async def _probe(self, p2p: Endpoint, source: _Source) -> None:
-        good = await _accepts(p2p)
+        good = await _accepts(p2p, self._resolver)
         hold_s = self._times.good_s if good else self._times.bad_s
         hold_s *= random.uniform(1 - _JITTER, 1 + _JITTER)
         now_s = monotonic()
@@ -114,12 +124,11 @@ class SourceGuard:
         source.expires_at_s = now_s + hold_s
 
 
-async def _accepts(p2p: Endpoint) -> bool:
+async def _accepts(p2p: Endpoint, resolver: Resolver) -> bool:
     """Connect and close at once, which vLLM's listener takes calmly (400 in a row, seen on vLLM 0.32)."""
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            transport, _ = await loop.create_connection(asyncio.Protocol, p2p.host, p2p.port)
+            transport, _ = await resolver.connect(asyncio.Protocol, p2p.host, p2p.port)
     except (OSError, TimeoutError, UnicodeError):  # UnicodeError: a name that IDNA cannot encode
         return False
     transport.abort()

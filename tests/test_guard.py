@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
@@ -12,6 +13,7 @@ import pytest
 
 from sidecar.endpoint import Endpoint
 from sidecar.guard import GuardTimes, SourceGuard
+from sidecar.transport import Resolver
 from tests.engines import scripted
 from tests.serving import BODY, SOURCE, serving
 
@@ -123,6 +125,63 @@ async def test_the_table_is_bounded() -> None:
 async def test_a_host_that_cannot_be_connected_to_is_not_admitted(host: str) -> None:
     async with SourceGuard(TIMES) as guard:
         assert await guard.admits(Endpoint(host, 9)) is False
+
+
+@pytest.fixture
+def hanging() -> Iterator[Resolver]:
+    """A resolver whose look-ups do not end before the test does."""
+    release = threading.Event()
+
+    def lookup(host: str) -> list[str]:
+        release.wait(10)
+        return []
+
+    yield Resolver(lookup)
+    release.set()
+
+
+async def test_names_that_hang_cost_no_more_than_the_budget_and_delay_no_other_source(
+    hanging: Resolver,
+) -> None:
+    times = GuardTimes(budget_s=0.3, good_s=0.4, bad_s=0.1, table_entries=64)
+    async with listening() as listener, SourceGuard(times, hanging) as guard:
+        started_s = monotonic()
+        sources = [Endpoint(f"hangs-{number}.example", 9) for number in range(40)]
+        asked = [asyncio.ensure_future(guard.admits(source)) for source in sources]
+        await asyncio.sleep(0)
+        assert await guard.admits(Endpoint("localhost", listener.port)) is True
+        assert await asyncio.gather(*asked) == [False] * 40
+        assert monotonic() - started_s < times.budget_s + 0.2
+    assert monotonic() - started_s < times.budget_s + 0.4
+
+
+async def test_a_source_that_falls_out_of_the_table_takes_its_probe_with_it(hanging: Resolver) -> None:
+    patient = GuardTimes(budget_s=5, good_s=0.4, bad_s=0.1, table_entries=2)
+    before = asyncio.all_tasks()
+    async with SourceGuard(patient, hanging) as guard:
+        started_s = monotonic()
+        names = [f"hangs-{number}.example" for number in (0, 1, 2, 0, 1, 2)]
+        asked = [asyncio.ensure_future(guard.admits(Endpoint(name, 9))) for name in names]
+        await asyncio.sleep(0.02)
+        assert [task.done() for task in asked] == [True] * 4 + [False] * 2
+        assert [task.result() for task in asked[:4]] == [False] * 4
+        assert len(asyncio.all_tasks() - before) == 4  # two requests and their probes
+    assert await asyncio.gather(*asked) == [False] * 6
+    assert asyncio.all_tasks() == before
+    assert monotonic() - started_s < 0.9  # a probe gives up after 1 s
+
+
+async def test_what_was_known_of_a_source_is_no_answer_for_a_probe_that_was_cancelled() -> None:
+    times = GuardTimes(budget_s=5, good_s=0.01, bad_s=0.1, table_entries=1)
+    async with SourceGuard(times) as guard:
+        async with listening() as listener:
+            source = Endpoint("127.0.0.1", listener.port)
+            assert await guard.admits(source) is True
+        await asyncio.sleep(times.good_s * 1.3)
+        asked = asyncio.ensure_future(guard.admits(source))
+        await asyncio.sleep(0)
+        await guard.admits(refusing())
+        assert await asked is False
 
 
 async def test_a_dead_source_is_not_pulled_from_and_the_request_goes_on_unchanged() -> None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -46,7 +46,12 @@ class Command:
 
 @asynccontextmanager
 async def command(
-    tmp_path: Path, engine_port: int, *flags: str, plain: bool = True, ready: bool = True, **environ: str
+    tmp_path: Path,
+    engine_port: int,
+    *flags: str,
+    plain: bool = True,
+    ready: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Command]:
     """Run it, wait until it serves, and end it."""
     port = closed_port()
@@ -55,7 +60,7 @@ async def command(
     log = tmp_path / "stderr"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **environ}
+            sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **(environ or {})}
         )
         try:
             async with asyncio.timeout(20):
@@ -161,7 +166,7 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
 
 async def test_a_wrong_variable_of_tracing_is_said_in_one_line(tmp_path: Path) -> None:
     environ = {"OTEL_TRACES_EXPORTER": "carrier-pigeon"}
-    async with command(tmp_path, 1, "--tracing", ready=False, **environ) as sidecar:
+    async with command(tmp_path, 1, "--tracing", ready=False, environ=environ) as sidecar:
         assert await sidecar.ended() == 2
         assert re.fullmatch(r"sidecar: .*OTEL_TRACES_EXPORTER.*carrier-pigeon.*\n", sidecar.log)
 
@@ -184,7 +189,10 @@ async def test_nothing_secret_is_logged_or_traced(tmp_path: Path) -> None:
         b'{"prompt":"s3cret-prompt"',
         b'{"prompt":"","kv_transfer_params":"s3cret-prompt"}',
     )
-    async with scripted(script) as engine, command(tmp_path, engine.port, "--tracing", **environ) as sidecar:
+    async with (
+        scripted(script) as engine,
+        command(tmp_path, engine.port, "--tracing", environ=environ) as sidecar,
+    ):
         for path in (CHAT, "/v1/messages", "/v1/embeddings"):
             for body in bodies:
                 reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)

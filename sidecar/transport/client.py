@@ -1,7 +1,7 @@
 """The httpx transport: finds or opens a connection, sends the request, returns the response at its head.
 
 Rule: a request is sent once; only an idle connection that turns out to be dead earns it one more try, on a
-fresh one.
+fresh one. A streamed body cannot be sent twice, so it never goes to an idle connection.
 """
 
 import asyncio
@@ -16,9 +16,13 @@ from sidecar.transport.connection import Connection
 from sidecar.transport.messages import RawRequest, RawResponse
 from sidecar.transport.pool import Key, Pool
 from sidecar.transport.request import serialise
+from sidecar.transport.resolver import Resolver
 from sidecar.transport.upload import Upload
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+# Of a response head, its interim answers included, and of chunk framing and trailers: as much as the server
+# takes of a request's head, and far over what engines send (under 1 KiB).
+MAX_HEAD_BYTES = 65_536
 
 
 class Transport(httpx.AsyncBaseTransport):
@@ -28,7 +32,7 @@ class Transport(httpx.AsyncBaseTransport):
     connect_timeout_s  for name lookup, TCP and TLS together
     idle_expiry_s      how long a connection may be idle; under vLLM's 5 s (uvicorn timeout_keep_alive)
     max_idle_per_host  idle connections kept per scheme, host and port; open ones are not limited
-    max_head_bytes     of a response head, its interim answers included, and of chunk framing and trailers
+    resolver           looks names up; to be shared by all of the loop
 
     There is no read timeout, and httpx's "timeout" extension is not read: callers cancel. Cancelling, at any
     stage, closes the socket before CancelledError propagates.
@@ -41,11 +45,11 @@ class Transport(httpx.AsyncBaseTransport):
         connect_timeout_s: float = 5.0,
         idle_expiry_s: float = 4.0,
         max_idle_per_host: int = 1024,
-        max_head_bytes: int = 65_536,
+        resolver: Resolver | None = None,
     ) -> None:
         self._ssl_context = ssl_context
         self._connect_timeout_s = connect_timeout_s
-        self._max_head_bytes = max_head_bytes
+        self._resolver = resolver or Resolver()
         self._pool = Pool(idle_expiry_s, max_idle_per_host)
         self._numbers = itertools.count(1)
 
@@ -62,11 +66,11 @@ class Transport(httpx.AsyncBaseTransport):
         key = (url.scheme, url.raw_host, url.port)
         outgoing = serialise(request)
         upload = None if outgoing.streamed is None else Upload(outgoing.streamed)
-        connection = self._pool.take(key)
+        connection = None if upload else self._pool.take(key)
         if connection is not None:
             answer, body = connection.begin(outgoing)
-            await _head(connection, answer, body, upload)
-            if answer.status or not _may_retry(answer, upload):
+            await _head(connection, answer, body, None)
+            if answer.started or not answer.died:
                 return _response(answer, body, connection.number, raw=raw, reused=True)
         connection = await self._connect(key)
         answer, body = connection.begin(outgoing)
@@ -84,18 +88,12 @@ class Transport(httpx.AsyncBaseTransport):
         if scheme not in _DEFAULT_PORTS:
             raise httpx.UnsupportedProtocol(f"the scheme {scheme!r} is not http or https")
         host = raw_host.decode("ascii")
-        where = f"{scheme}://{host}:{port or _DEFAULT_PORTS[scheme]}"
+        port = port or _DEFAULT_PORTS[scheme]
+        where = f"{scheme}://{host}:{port}"
         tls = self._tls() if scheme == "https" else None
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    self._new_connection,
-                    host,
-                    port or _DEFAULT_PORTS[scheme],
-                    ssl=tls,
-                    server_hostname=host if tls else None,
-                )
+                _, connection = await self._resolver.connect(self._new_connection, host, port, tls=tls)
         except TimeoutError as error:
             raise httpx.ConnectTimeout(
                 f"no connection to {where} within {self._connect_timeout_s} s"
@@ -111,7 +109,7 @@ class Transport(httpx.AsyncBaseTransport):
         return connection
 
     def _new_connection(self) -> Connection:
-        return Connection(next(self._numbers), self._max_head_bytes, self._pool.put, self._pool.lost)
+        return Connection(next(self._numbers), MAX_HEAD_BYTES, self._pool.put, self._pool.lost)
 
     def _tls(self) -> ssl.SSLContext:
         # Loading the trust store takes milliseconds, so only once and only if there is an https leg.
@@ -143,10 +141,6 @@ async def _head_while_uploading(
             body.abandon()  # before the group waits for the upload's end
             raise
         task.cancel()
-
-
-def _may_retry(answer: Answer, upload: Upload | None) -> bool:
-    return answer.died and not answer.started and (upload is None or not upload.consumed)
 
 
 def _response(

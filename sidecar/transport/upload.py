@@ -19,20 +19,18 @@ CONTINUE_WAIT_S = 1.0
 
 
 class Upload:
-    """One streamed body on its way. consumed: its stream has been asked, so it cannot be sent once more."""
+    """One streamed body on its way."""
 
-    __slots__ = ("_body", "consumed")
+    __slots__ = ("_body",)
 
     def __init__(self, body: StreamedBody) -> None:
         self._body = body
-        self.consumed = False
 
     async def run(self, connection: Connection, answer: Answer) -> None:
         """Send the body; a failing stream closes the socket and becomes the answer's fault."""
         try:
             if self._body.expects_continue:
                 await self._permission(connection, answer)
-            self.consumed = True
             await self._send(connection, answer)
         except asyncio.CancelledError as error:
             # Stopped by us because of a final answer, or cancelled from within the stream.

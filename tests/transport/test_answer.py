@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from sidecar.transport import BodyStream, Transport
+from sidecar.transport import BodyStream, Transport, client
 from tests.transport.hostile import OK, Hostile, Peer, answering, body_of
 
 SIZED = (
@@ -300,20 +300,25 @@ async def test_bytes_after_an_answer_neither_spoil_it_nor_reach_the_next_request
             assert len(engine.peers) == count
 
 
-async def test_a_head_may_be_as_long_as_the_limit_and_no_longer() -> None:
+@pytest.fixture
+def short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.MAX_HEAD_BYTES == 65_536
+    monkeypatch.setattr(client, "MAX_HEAD_BYTES", 4096)
+
+
+@pytest.mark.usefixtures("short_heads")
+async def test_a_head_may_be_as_long_as_the_limit_and_no_longer(transport: Transport) -> None:
     fits = b"HTTP/1.1 200 OK\r\nX: %s\r\nContent-Length: 2\r\n\r\n" % (b"x" * 3000)
     many = b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\n" % (b"A: b\r\n" * 1000)
-    async with (
-        Hostile(answering(fits + b"ok", many + b"ok")) as engine,
-        Transport(max_head_bytes=4096) as transport,
-    ):
+    async with Hostile(answering(fits + b"ok", many + b"ok")) as engine:
         response = await transport.handle_async_request(engine.get())
         assert await body_of(response) == b"ok"
         with pytest.raises(httpx.RemoteProtocolError, match="response head over 4096 bytes"):
             await transport.handle_async_request(engine.get())
 
 
-async def test_a_long_head_leaves_room_for_the_framing_of_the_body() -> None:
+@pytest.mark.usefixtures("short_heads")
+async def test_a_long_head_leaves_room_for_the_framing_of_the_body(transport: Transport) -> None:
     head = b"HTTP/1.1 200 OK\r\nX: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % (b"x" * 4000)
     parts = [head, b"2;", b"x" * 1000, b"\r\nok\r\n", b"0\r\n", b"X: y\r\n\r\n"]
 
@@ -321,13 +326,14 @@ async def test_a_long_head_leaves_room_for_the_framing_of_the_body() -> None:
         await peer.request()
         await peer.send(*parts)
 
-    async with Hostile(script) as engine, Transport(max_head_bytes=4096) as transport:
+    async with Hostile(script) as engine:
         assert await body_of(await transport.handle_async_request(engine.get())) == b"ok"
 
 
-async def test_a_short_head_with_a_long_body_in_one_read_is_no_long_head() -> None:
+@pytest.mark.usefixtures("short_heads")
+async def test_a_short_head_with_a_long_body_in_one_read_is_no_long_head(transport: Transport) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + b"x" * 60000
-    async with Hostile(answering(answer)) as engine, Transport(max_head_bytes=4096) as transport:
+    async with Hostile(answering(answer)) as engine:
         response = await transport.handle_async_request(engine.get())
         assert len(await body_of(response)) == 60000
 
