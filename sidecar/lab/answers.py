@@ -60,6 +60,22 @@ class Usage:
             details["created_cache_tokens"] = self.created_tokens
         return self._counts() | {"prompt_tokens_details": details}
 
+    def of_message(self) -> Json:
+        """As /v1/messages has it: Anthropic counts cached and newly cached tokens beside the input."""
+        if not self.details:
+            return self.of_message_start()
+        created = self.created_tokens or 0
+        return {
+            "input_tokens": max(0, self.prompt_tokens - self.cached_tokens - created),
+            "output_tokens": self.completion_tokens,
+            "cache_creation_input_tokens": created,
+            "cache_read_input_tokens": self.cached_tokens,
+        }
+
+    def of_message_start(self) -> Json:
+        """The same where vLLM knows nothing of caches yet."""
+        return {"input_tokens": self.prompt_tokens, "output_tokens": self.completion_tokens}
+
     def _counts(self) -> Json:
         total = self.prompt_tokens + self.completion_tokens
         return {
@@ -154,11 +170,10 @@ def message_answer(answered: Answered) -> Json:
         "content": [{"type": "text", "text": first.text}],
         "model": ask.model,
         "stop_reason": message_stop_reason(first.finish_reason, first.stop_reason),
-        "usage": {
-            "input_tokens": answered.usage.prompt_tokens,
-            "output_tokens": answered.usage.completion_tokens,
-        },
     }
+    if isinstance(first.stop_reason, str):
+        answer["stop_sequence"] = first.stop_reason
+    answer["usage"] = answered.usage.of_message()
     if first.kv_transfer_params is not None:
         answer["kv_transfer_params"] = first.kv_transfer_params
     return answer
@@ -181,7 +196,7 @@ def generate_answer(answered: Answered) -> Json:
             "token_ids": list(one.token_ids),
             "routed_experts": None,
             "sampling_mask": None,
-            "weight_versions": [{"version": "default", "start": 0, "end": len(one.token_ids)}],
+            "weight_versions": weight_versions(len(one.token_ids)),
             "logprobs": None,
         }
         for i, one in enumerate(answered.spoken)
@@ -201,6 +216,11 @@ def generate_answer(answered: Answered) -> Json:
         "output_mode": "tokens",
         "choices": choices,
     }
+
+
+def weight_versions(tokens: int) -> list[Json]:
+    """Which weights made an answer of so many tokens: always the same."""
+    return [{"version": "default", "start": 0, "end": tokens}]
 
 
 def _head(answered: Answered, kind: str) -> Json:

@@ -18,14 +18,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from sidecar.lab import answers, asks, streams
-from sidecar.lab.asks import Api, read_ask
+from sidecar.lab.asks import Api, count_message_tokens, read_ask
 from sidecar.lab.core import Core
-from sidecar.lab.faults import ApiError
+from sidecar.lab.faults import INVALID, ApiError
 from sidecar.lab.generating import Generating
 from sidecar.lab.responses import response_answer
 from sidecar.lab.streams import Stream, encode_json
 
 VLLM_VERSION = "0.32.0"
+MESSAGES_PATH = "/v1/messages"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -36,15 +37,15 @@ class Route:
     path: str
     api: Api
     answer: answers.Answer
-    stream: Callable[[], Stream] | None
+    stream: Callable[[], Stream]
 
 
 ROUTES = (
     Route("/v1/chat/completions", asks.CHAT, answers.chat_answer, streams.ChatStream),
     Route("/v1/completions", asks.COMPLETIONS, answers.completion_answer, streams.CompletionStream),
     Route("/v1/responses", asks.RESPONSES, response_answer, streams.ResponseStream),
-    Route("/v1/messages", asks.MESSAGES, answers.message_answer, streams.MessageStream),
-    Route("/inference/v1/generate", asks.GENERATE, answers.generate_answer, None),
+    Route(MESSAGES_PATH, asks.MESSAGES, answers.message_answer, streams.MessageStream),
+    Route("/inference/v1/generate", asks.GENERATE, answers.generate_answer, streams.GenerateStream),
 )
 
 
@@ -56,8 +57,13 @@ def build_app(core: Core) -> FastAPI:
     _add_plain_routes(app, core)
 
     @app.exception_handler(ApiError)
-    async def refuse(_: Request, error: ApiError) -> Response:
-        return _json(error.body(), error.status)
+    async def refuse(request: Request, error: ApiError) -> Response:
+        anthropic = request.url.path.startswith(MESSAGES_PATH)
+        return _json(error.body(anthropic=anthropic), error.status)
+
+    @app.exception_handler(ClientDisconnect)
+    async def give_up(_: Request, __: ClientDisconnect) -> Response:
+        return Response()  # nobody reads it
 
     @app.exception_handler(HTTPException)
     async def refuse_path(_: Request, error: HTTPException) -> Response:
@@ -87,6 +93,11 @@ def _add_plain_routes(app: FastAPI, core: Core) -> None:
     async def metrics() -> Response:
         return Response(core.metrics_text(), media_type=METRICS_TYPE)
 
+    @app.post(f"{MESSAGES_PATH}/count_tokens")
+    async def count_tokens(request: Request) -> Response:
+        tokens = count_message_tokens(await _body(request), core.config)
+        return _json({"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}})
+
     @app.post("/reset_prefix_cache")
     async def reset_prefix_cache(request: Request) -> Response:
         core.forget(offloaded_too=request.query_params.get("reset_external") == "true")
@@ -99,15 +110,8 @@ def _generating_endpoint(core: Core, route: Route) -> Callable[[Request], Awaita
             raise ApiError(
                 "Forbidden: start the engine with --enable-scale-out", status=403, kind="Forbidden"
             )
-        try:
-            body = await _body(request)
-        except ClientDisconnect:
-            return Response()  # nobody reads it
-        ask = read_ask(route.api, body, request.headers.get("x-request-id"), core.config)
-        if ask.stream and route.stream is None:
-            raise ApiError("stream is not simulated by the embedded engine here", param="stream")
-        stream = route.stream() if ask.stream and route.stream else None
-        return Generating(core, ask, route.answer, stream)
+        ask = read_ask(route.api, await _body(request), request.headers.get("x-request-id"), core.config)
+        return Generating(core, ask, route.answer, route.stream() if ask.stream else None)
 
     return generate
 
@@ -118,11 +122,11 @@ async def _body(request: Request) -> object:
     content = await request.body()
     if media_type != "application/json":
         message = "Unsupported Media Type: Only 'application/json' is allowed"
-        raise ApiError(message, kind="Bad Request")
+        raise ApiError(message, kind=INVALID)
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ApiError(f"JSON decode error: {error}", kind="Bad Request", param="body") from error
+        raise ApiError(f"JSON decode error: {error}", kind=INVALID, param="body") from error
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar.lab.config import EngineConfig
-from sidecar.lab.faults import ApiError
+from sidecar.lab.faults import INVALID, ApiError
 from sidecar.lab.jobs import Job, Sampling
 from sidecar.lab.kvparams import Directive, read_directive
-from sidecar.lab.prompts import PROMPT_READERS
+from sidecar.lab.prompts import PROMPT_READERS, message_ids
 
 Body = Mapping[str, object]
 
@@ -56,12 +56,9 @@ class Ask:
 
 def read_ask(api: Api, body: object, request_id: str | None, config: EngineConfig) -> Ask:
     """Validates a decoded body; raises ApiError. `request_id`: the client's x-request-id."""
-    if not isinstance(body, Mapping):
-        raise ApiError("Input should be a valid dictionary", kind="Bad Request", param="body")
+    body = _known_model(body, config)
     _refuse_what_is_not_simulated(body)
-    if body.get("model") not in (None, "", config.model):
-        message = f"The model `{body['model']}` does not exist. Valid aliases: {config.model}."
-        raise ApiError(message, status=404, kind="NotFoundError", param="model")
+    _refuse_earlier_response(api, body)
     tail = request_id if request_id and api.uses_request_id_header else uuid.uuid4().hex[:16]
     stream = body.get("stream") is True
     options = _stream_options(body, stream=stream)
@@ -76,6 +73,28 @@ def read_ask(api: Api, body: object, request_id: str | None, config: EngineConfi
         return_token_ids=body.get("return_token_ids") is True,
         body=body,
     )
+
+
+def count_message_tokens(body: object, config: EngineConfig) -> int:
+    """Tokens of the prompt in a decoded body of /v1/messages/count_tokens; raises ApiError."""
+    return len(message_ids(_known_model(body, config)))
+
+
+def _known_model(body: object, config: EngineConfig) -> Body:
+    if not isinstance(body, Mapping):
+        raise ApiError("Input should be a valid dictionary", kind=INVALID, param="body")
+    if body.get("model") not in (None, "", config.model):
+        message = f"The model `{body['model']}` does not exist. Valid aliases: {config.model}."
+        raise ApiError(message, status=404, kind="NotFoundError", param="model")
+    return body
+
+
+def _refuse_earlier_response(api: Api, body: Body) -> None:
+    """vLLM keeps responses only when started to do so (VLLM_ENABLE_RESPONSES_API_STORE)."""
+    earlier = body.get("previous_response_id")
+    if api is RESPONSES and earlier is not None:
+        message = f"Response with id '{earlier}' not found."
+        raise ApiError(message, status=404, kind="invalid_request_error", param="response_id")
 
 
 def _refuse_what_is_not_simulated(body: Body) -> None:
@@ -124,7 +143,7 @@ def read_client_directive(body: Body, config: EngineConfig) -> Directive:
             "msg": "Input should be a valid dictionary",
             "input": params,
         }
-        raise ApiError(f"1 validation error:\n  {detail}", kind="Bad Request", param=where)
+        raise ApiError(f"1 validation error:\n  {detail}", kind=INVALID, param=where)
     return read_directive(params or _object(_object(body, "vllm_xargs"), "kv_transfer_params"), config)
 
 
@@ -189,7 +208,7 @@ def _whole(options: Body, name: str) -> int | None:
     value = options.get(name)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ApiError(f"{name} must be an integer", kind="Bad Request", param=name)
+    raise ApiError(f"{name} must be an integer", kind=INVALID, param=name)
 
 
 def _object(body: Body, name: str) -> Body:
@@ -197,12 +216,12 @@ def _object(body: Body, name: str) -> Body:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ApiError(f"{name} must be an object", kind="Bad Request", param=name)
+        raise ApiError(f"{name} must be an object", kind=INVALID, param=name)
     return value
 
 
 def _list(options: Body, name: str) -> Sequence[object]:
     value = options.get(name) or ()
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ApiError(f"{name} must be an array", kind="Bad Request", param=name)
+        raise ApiError(f"{name} must be an array", kind=INVALID, param=name)
     return value

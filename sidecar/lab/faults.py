@@ -6,6 +6,9 @@ trouble.
 
 from __future__ import annotations
 
+INVALID = "Bad Request"
+"""Type of the errors of vLLM's validation of bodies; other errors have the names of classes."""
+
 
 class ApiError(Exception):
     """An error answer in vLLM's shape: status, message, type and the offending parameter."""
@@ -16,8 +19,14 @@ class ApiError(Exception):
         super().__init__(message)
         self.message, self.status, self.kind, self.param = message, status, kind, param
 
-    def body(self) -> dict[str, object]:
-        """vLLM 0.32: {"error": {"message", "type", "param", "code"}}."""
+    def body(self, *, anthropic: bool = False) -> dict[str, object]:
+        """vLLM 0.32: {"error": {"message", "type", "param", "code"}}.
+
+        With `anthropic` {"type": "error", "error": {"type", "message"}}, as /v1/messages answers. What
+        validation refuses, before the API is reached, has the first shape everywhere.
+        """
+        if anthropic and self.kind != INVALID:
+            return {"type": "error", "error": {"type": self.kind, "message": self.message}}
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 

@@ -14,13 +14,16 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from sidecar.lab.answers import Answer, Answered, Json, Spoken, Usage
-from sidecar.lab.asks import COMPLETIONS, Ask
+from sidecar.lab.asks import COMPLETIONS, GENERATE, MESSAGES, Ask
 from sidecar.lab.clock import for_ever
 from sidecar.lab.core import Core
 from sidecar.lab.faults import ApiError, EngineDied
 from sidecar.lab.jobs import Job, Step
 from sidecar.lab.run import Run
 from sidecar.lab.streams import Stream, encode_json, error_event
+
+_WITHOUT_CREATED = (COMPLETIONS, GENERATE)
+"""APIs whose usage does not say what was newly cached (vLLM 0.32)."""
 
 Listen = Callable[[int, Step, Run], Awaitable[None]]
 
@@ -44,7 +47,7 @@ class Generating(Response):
             spoken = [await self._speak(i, job, _silently) for i, job in enumerate(self._ask.jobs)]
             status, body = 200, self._answer(self._answered(spoken))
         except ApiError as error:
-            status, body = error.status, error.body()
+            status, body = error.status, error.body(anthropic=self._ask.api is MESSAGES)
         except EngineDied:
             await for_ever()  # the connection is being reset
         await send_json(send, status, body)
@@ -107,7 +110,7 @@ class Generating(Response):
             prompt_tokens=sum(len(job.prompt) for job in self._ask.jobs if job.choice == 0),
             completion_tokens=self._completion_tokens,
             cached_tokens=cached_tokens,
-            created_tokens=None if self._ask.api is COMPLETIONS else created_tokens,  # as seen on vLLM 0.32
+            created_tokens=None if self._ask.api in _WITHOUT_CREATED else created_tokens,
             details=self._core.config.enable_prompt_tokens_details,
         )
 

@@ -25,8 +25,11 @@ from sidecar.lab.wire import Head, Listener, Session, WireError, frame, read_fra
 LEASE_S = 30.0
 """P keeps unread blocks for so long (vLLM 0.32; its decoders renew it by heartbeats while they queue)."""
 
-DEAD_PEER_S = {"fail": 6.0, "recompute": 5.0}
-"""Time until a decode notices that its prefiller is dead, by load failure policy (seen: 5 to 7 s, 5 s)."""
+PORT_REFUSES_S = 0.4
+"""Time until a decode notices that its prefiller was killed: nothing listens there (seen on vLLM 0.32)."""
+
+NO_READ_S = {"fail": 6.0, "recompute": 5.0}
+"""The same by load failure policy when the port is open and no read succeeds (seen: 5 to 7 s, 5 s)."""
 
 
 class ReadFailed(Exception):
@@ -92,12 +95,14 @@ class Nixl:
         in which vLLM notices, when the prefiller is gone, is another engine by now, or has no such blocks.
         """
         wanted = remote.block_ids[skip_blocks : skip_blocks + -(-tokens // self._config.block_size)]
-        started_s, notice_s = self._clock.now_s, DEAD_PEER_S[self._config.kv_load_failure_policy]
+        started_s, notice_s = self._clock.now_s, NO_READ_S[self._config.kv_load_failure_policy]
         try:
             async with self._clock.timeout(notice_s):
                 kv = await self._transfer(remote, wanted)
         except OSError as error:
             self._metrics.add("vllm:nixl_num_failed_transfers_total")
+            if isinstance(error, ConnectionRefusedError):
+                notice_s = PORT_REFUSES_S
             await self._clock.sleep(notice_s - (self._clock.now_s - started_s))
             raise ReadFailed(f"{remote.host}:{remote.port}: {error}") from error
         self._metrics.observe("vllm:nixl_bytes_transferred", len(kv))

@@ -30,6 +30,9 @@ PEER_HAS_NOTHING_S = 0.1
 CONNECTION_REFUSED_S = 0.06
 """Price of a pull from a port where nothing listens (seen: 0.05 to 0.07 s)."""
 
+PREFILLER_REFUSED_S = 0.3
+"""Price of a fetch from a prefiller whose port refuses (seen on vLLM 0.32 after its prefiller was killed)."""
+
 HANDSHAKE_TIMEOUT_S = 30.0
 """A peer that takes the connection, or swallows it, and never answers (VLLM_P2P_HANDSHAKE_TIMEOUT_S)."""
 
@@ -121,7 +124,7 @@ class Peers:
         except PeerUnreachable as error:
             self._contacted_dead_peer(prefiller)
             if not error.timed_out:
-                await self._clock.sleep(FETCH_WAIT_S)
+                await self._clock.sleep(PREFILLER_REFUSED_S)
         except PeerRefused:
             await self._clock.sleep(FETCH_WAIT_S)
         except TimeoutError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sidecar.lab.chat import render
-from sidecar.lab.faults import ApiError
+from sidecar.lab.faults import INVALID, ApiError
 from sidecar.lab.tokens import VOCABULARY_TOKENS, encode
 
 Body = Mapping[str, object]
@@ -43,10 +43,17 @@ def response_prompt(body: Body) -> Prompts:
 
 def message_prompt(body: Body) -> Prompts:
     """/v1/messages: `system`, then the messages."""
+    if body.get("max_tokens") is None:
+        raise ApiError("max_tokens is required", kind=INVALID, param="max_tokens")
+    return [message_ids(body)]
+
+
+def message_ids(body: Body) -> list[int]:
+    """The same for /v1/messages/count_tokens, which needs no limit."""
     messages = body.get("messages")
-    if not isinstance(messages, Sequence) or body.get("max_tokens") is None:
-        raise ApiError("messages and max_tokens are required", kind="Bad Request")
-    return [render([*_system(body.get("system")), *messages], body)]
+    if not isinstance(messages, Sequence):
+        raise ApiError("messages are required", kind=INVALID, param="messages")
+    return render([*_system(body.get("system")), *messages], body)
 
 
 def generate_prompt(body: Body) -> Prompts:
@@ -71,7 +78,7 @@ def _token_ids(value: object) -> list[int]:
     if not isinstance(value, Sequence) or not all(
         isinstance(item, int) and not isinstance(item, bool) for item in value
     ):
-        raise ApiError("token ids must be an array of integers", kind="Bad Request", param="prompt")
+        raise ApiError("token ids must be an array of integers", kind=INVALID, param="prompt")
     for item in value:
         if not 0 <= item < VOCABULARY_TOKENS:
             raise ApiError(f"Token id {item} is out of vocabulary", param="prompt")

@@ -7,10 +7,19 @@ Rule: pure; a stream turns steps into the bytes of events, one event per generat
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from sidecar.lab.answers import SYSTEM_FINGERPRINT, Answered, Json, Usage, message_stop_reason
+from sidecar.lab.answers import (
+    SYSTEM_FINGERPRINT,
+    Answered,
+    Json,
+    Usage,
+    message_stop_reason,
+    weight_versions,
+)
 from sidecar.lab.faults import ApiError
 from sidecar.lab.jobs import Step
 from sidecar.lab.responses import closing_events, opening_events, text_event
@@ -124,7 +133,9 @@ class MessageStream:
             "role": "assistant",
             "content": [],
             "model": begun.ask.model,
-            "usage": {"input_tokens": begun.usage.prompt_tokens, "output_tokens": 0},
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": replace(begun.usage, completion_tokens=0).of_message_start(),
         }
         yield _named_event({"type": "message_start", "message": message})
         block = {"type": "text", "text": ""}
@@ -137,13 +148,16 @@ class MessageStream:
 
     def end(self, answered: Answered) -> Iterator[bytes]:
         """Why it ended, and the usage."""
-        one, usage = answered.spoken[0], answered.usage
+        one = answered.spoken[0]
         yield _named_event({"type": "content_block_stop", "index": 0})
         yield _named_event(
             {
                 "type": "message_delta",
-                "delta": {"stop_reason": message_stop_reason(one.finish_reason, one.stop_reason)},
-                "usage": {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens},
+                "delta": {
+                    "stop_reason": message_stop_reason(one.finish_reason, one.stop_reason),
+                    "stop_sequence": one.stop_reason if isinstance(one.stop_reason, str) else None,
+                },
+                "usage": answered.usage.of_message(),
             }
         )
         yield _named_event({"type": "message_stop"})
@@ -172,6 +186,45 @@ class ResponseStream:
     def _numbered(self, event: Json) -> bytes:
         self._sent += 1
         return _named_event({"type": event["type"], "sequence_number": self._sent - 1} | event)
+
+
+class GenerateStream:
+    """/inference/v1/generate: token ids instead of text."""
+
+    def __init__(self) -> None:
+        self._tokens: Counter[int] = Counter()
+
+    def begin(self, begun: Answered) -> Iterator[bytes]:
+        """Nothing: the first event is the first token."""
+        self._begun = begun
+        return iter(())
+
+    def step(self, index: int, step: Step, usage: Usage) -> Iterator[bytes]:
+        """One token; the last one says which weights made them all."""
+        self._tokens[index] += 1
+        choice: Json = {
+            "index": index,
+            "finish_reason": step.finish_reason,
+            "stop_reason": step.stop_reason,
+            "token_ids": [step.token_id],
+            "routed_experts": None,
+            "sampling_mask": None,
+            "weight_versions": weight_versions(self._tokens[index]) if step.finish_reason else None,
+            "logprobs": None,
+        }
+        # Usage on the way is without details (vLLM 0.32, token_in_token_out/serving.py).
+        counts = replace(usage, details=False).whole() if self._begun.ask.continuous_usage else None
+        yield self._chunk([choice], counts)
+
+    def end(self, answered: Answered) -> Iterator[bytes]:
+        """The usage if asked for, and the end mark."""
+        if answered.ask.include_usage:
+            yield self._chunk([], answered.usage.streamed())
+        yield DONE
+
+    def _chunk(self, choices: list[Json], usage: Json | None) -> bytes:
+        request_id = self._begun.ask.id
+        return _event({"request_id": request_id, "usage": usage, "output_mode": "tokens", "choices": choices})
 
 
 def _event(value: Json) -> bytes:

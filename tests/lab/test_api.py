@@ -196,7 +196,74 @@ async def test_a_message_has_vllms_shape(engine: Engine) -> None:
     answer = (await post(engine, "/v1/messages", body)).json()
     assert list(answer) == words("id type role content model stop_reason usage")
     assert answer["stop_reason"] == "max_tokens"
-    assert answer["usage"] == {"input_tokens": 17, "output_tokens": 4}
+    assert answer["usage"] == {
+        "input_tokens": 17,
+        "output_tokens": 4,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
+
+
+async def test_a_message_counts_cached_tokens_beside_its_input(engine: Engine) -> None:
+    said = [{"role": "user", "content": "The quick brown fox jumps. " * 12}]
+    body = {"model": "tiny", "messages": said, "max_tokens": 4, "ignore_eos": True}
+    counted = (await post(engine, "/v1/messages/count_tokens", body)).json()
+    prompt_tokens = counted["input_tokens"]
+    assert counted["context_management"] == {"original_input_tokens": prompt_tokens}
+    whole_blocks = prompt_tokens // 32 * 32
+    rest = {"input_tokens": prompt_tokens - whole_blocks, "output_tokens": 4}
+    first = (await post(engine, "/v1/messages", body)).json()["usage"]
+    assert first == rest | {"cache_creation_input_tokens": whole_blocks, "cache_read_input_tokens": 0}
+    sent = await events(engine, "/v1/messages", body)
+    values = [json.loads(event.partition("data: ")[2]) for event in sent[:-1]]
+    assert values[0]["message"]["usage"] == {"input_tokens": prompt_tokens, "output_tokens": 0}
+    assert values[-2]["usage"] == (
+        rest | {"cache_creation_input_tokens": 0, "cache_read_input_tokens": whole_blocks}
+    )
+
+
+async def test_a_message_says_nothing_of_caches_unless_the_engine_reports_them() -> None:
+    async with make_engine(enable_prompt_tokens_details=False) as engine:
+        body = {"messages": MESSAGES, "max_tokens": 4, "ignore_eos": True}
+        answer = (await post(engine, "/v1/messages", body)).json()
+        assert answer["usage"] == {"input_tokens": 17, "output_tokens": 4}
+
+
+async def test_a_message_names_the_stop_sequence_that_ended_it(engine: Engine) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 8, "ignore_eos": True}
+    said = (await post(engine, "/v1/messages", body)).json()["content"][0]["text"]
+    stop = said.split()[2]
+    answer = (await post(engine, "/v1/messages", body | {"stop_sequences": [stop]})).json()
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", stop)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_errors_of_messages_are_anthropics_but_for_those_of_validation(
+    engine: Engine, path: str
+) -> None:
+    unknown = await post(engine, path, {"model": "nope", "messages": MESSAGES, "max_tokens": 4})
+    assert unknown.status_code == 404
+    assert unknown.json() == {
+        "type": "error",
+        "error": {
+            "type": "NotFoundError",
+            "message": "The model `nope` does not exist. Valid aliases: tiny.",
+        },
+    }
+    invalid = await post(engine, path, {"model": "tiny", "max_tokens": 4})
+    assert invalid.status_code == 400
+    assert list(invalid.json()["error"]) == ["message", "type", "param", "code"]
+
+
+async def test_a_response_after_another_one_is_404(engine: Engine) -> None:
+    response = await post(engine, "/v1/responses", {"input": "x", "previous_response_id": "resp_1"})
+    assert response.status_code == 404
+    assert response.json()["error"] == {
+        "message": "Response with id 'resp_1' not found.",
+        "type": "invalid_request_error",
+        "param": "response_id",
+        "code": 404,
+    }
 
 
 async def test_a_message_stream_has_anthropics_events(engine: Engine) -> None:
@@ -219,6 +286,36 @@ async def test_generate_answers_in_token_ids(engine: Engine) -> None:
     assert list(answer) == GENERATE_KEYS
     assert answer["request_id"].startswith("generate-tokens-")
     assert len(answer["choices"][0]["token_ids"]) == 4
+
+
+async def test_a_generate_stream_has_one_event_per_token(engine: Engine) -> None:
+    body: Json = {"token_ids": prompt(10), "sampling_params": {"max_tokens": 3, "ignore_eos": True}}
+    whole = (await post(engine, "/inference/v1/generate", body)).json()
+    body["stream_options"] = {"include_usage": True}
+    *tokens, usage = await chunks(engine, "/inference/v1/generate", body)
+    made = [{"version": "default", "start": 0, "end": 3}]
+    assert [token["choices"][0] for token in tokens] == [
+        {
+            "index": 0,
+            "finish_reason": "length" if last else None,
+            "stop_reason": None,
+            "token_ids": [token_id],
+            "routed_experts": None,
+            "sampling_mask": None,
+            "weight_versions": made if last else None,
+            "logprobs": None,
+        }
+        for token_id, last in zip(whole["choices"][0]["token_ids"], (False, False, True), strict=True)
+    ]
+    assert list(tokens[0]) == words("request_id usage output_mode choices")
+    assert (tokens[0]["usage"], tokens[0]["output_mode"]) == (None, "tokens")
+    assert usage["choices"] == []
+    assert usage["usage"] == {
+        "prompt_tokens": 161,
+        "total_tokens": 164,
+        "completion_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 160},
+    }
 
 
 async def test_generate_is_forbidden_without_its_flag() -> None:

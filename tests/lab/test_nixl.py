@@ -199,9 +199,16 @@ async def test_blocks_that_were_reused_by_the_prefiller_are_wrong_kv() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"remote_port": 9}, {"remote_engine_id": "another"}, {"remote_block_ids": [[9999]]}]
+    ("change", "price_s"),
+    [
+        ({"remote_port": 9}, 0.4),
+        ({"remote_engine_id": "another"}, 6.0),
+        ({"remote_block_ids": [[9999]]}, 6.0),
+    ],
 )
-async def test_a_dead_prefiller_is_500_after_six_seconds(change: Json) -> None:
+async def test_a_read_that_fails_is_500_at_once_when_the_port_refuses_else_after_six_seconds(
+    change: Json, price_s: float
+) -> None:
     clock = RecordingClock()
     async with (
         make_engine(P, kv_connector="nixl") as p,
@@ -219,20 +226,23 @@ async def test_a_dead_prefiller_is_500_after_six_seconds(change: Json) -> None:
                 "code": 500,
             }
         }
-        assert clock.slept_s == [pytest.approx(6.0, abs=2)]
+        assert clock.slept_s == [pytest.approx(price_s, rel=0.3)]
         assert d.metrics.value("vllm:nixl_num_failed_transfers_total") == 1
         assert d.metrics.value("vllm:request_success_total", finished_reason="error") == 1
         assert d.metrics.value("vllm:request_prompt_tokens") == 161
         assert not d.died
 
 
-async def test_a_dead_prefiller_is_computed_after_five_seconds_under_recompute() -> None:
+@pytest.mark.parametrize(
+    ("change", "price_s"), [({"remote_port": 9}, 0.4), ({"remote_engine_id": "another"}, 5.0)]
+)
+async def test_what_could_not_be_read_is_computed_under_recompute(change: Json, price_s: float) -> None:
     clock = RecordingClock()
     recomputes = make_engine(D, kv_connector="nixl", clock=clock, kv_load_failure_policy="recompute")
     async with make_engine(P, kv_connector="nixl") as p, recomputes as d:
-        params = await prefill(p, prompt(10)) | {"remote_port": 9, "remote_prefill_cached_tokens": None}
+        params = await prefill(p, prompt(10)) | {"remote_prefill_cached_tokens": None} | change
         answer = await complete(d, prompt(10), params)
-        assert clock.slept_s == [pytest.approx(5.0, abs=2)]
+        assert clock.slept_s == [pytest.approx(price_s, rel=0.3)]
         assert cached(answer) == 0
         assert text(answer) == text(await complete(p, prompt(10)))
 

@@ -347,12 +347,24 @@ async def test_an_id_that_is_never_prefilled_costs_30_s_and_is_computed() -> Non
         assert text(decoded) == text(await complete(p, prompt(10)))
 
 
-async def test_a_dead_prefiller_costs_30_s() -> None:
+async def test_a_prefiller_whose_port_refuses_costs_300_ms_and_wedges_all_later_pulls() -> None:
     clock = RecordingClock()
     async with make_engine(A, clock=clock) as d:
         where = {"kv_request_id": "k", "remote_host": B, "remote_port": 9}
         assert cached(await complete(d, prompt(10), {"remote_prefiller": where})) == 0
-        assert clock.slept_s == [30.0]
+        assert clock.slept_s == [0.3]
+        assert d.core.offloading is not None
+        assert d.core.offloading.peers.wedged
+
+
+async def test_a_prefiller_that_swallows_connections_costs_30_s() -> None:
+    async with make_engine(A, time_scale=0.005) as d, silent_listener() as port:
+        where = {"kv_request_id": "k", "remote_host": C, "remote_port": port}
+        started_s = asyncio.get_running_loop().time()
+        assert cached(await complete(d, prompt(10), {"remote_prefiller": where})) == 0
+        assert 0.15 <= asyncio.get_running_loop().time() - started_s < 5  # 30 s at that scale
+        assert d.core.offloading is not None
+        assert d.core.offloading.peers.wedged
 
 
 async def test_unfetched_chunks_stay_whatever_else_is_stored() -> None:
