@@ -13,10 +13,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from sidecar import headers as names
-from sidecar.errors import EngineConnectTimeout, EngineNotReady, LegFailed
+from sidecar.errors import EngineConnectTimeout, EngineDied, EngineNotReady, LegFailed
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg
-from sidecar.server.tunnel import Upstream, tunnel
+from sidecar.server.tunnel import EngineGone, Upstream, tunnel
 
 if TYPE_CHECKING:
     from sidecar.server.client import Client
@@ -31,7 +31,10 @@ class Tunnels:
     connect_timeout_s: float
 
     async def run(self, client: Client, record: LegRecord) -> None:
-        """Relay the whole session. Raises EngineNotReady or EngineConnectTimeout before it has begun."""
+        """Relay the whole session.
+
+        Raises EngineNotReady, EngineConnectTimeout or EngineDied, all before the client got any answer.
+        """
         leg = record.leg
         target = Upstream(leg.target.host, leg.target.port, self.ssl_context, self.connect_timeout_s)
         attempt = Attempt(leg=record, headers=list(leg.headers), started_s=monotonic())
@@ -42,6 +45,11 @@ class Tunnels:
             except TimeoutError as error:
                 raise _failed(
                     record, EngineConnectTimeout(leg, "the decode engine did not accept a connection in time")
+                ) from error
+            except EngineGone as error:
+                raise _failed(
+                    record,
+                    EngineDied(leg, "the decode engine ended the connection before its answer was complete"),
                 ) from error
             except OSError as error:
                 raise _failed(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 
+import pytest
+
+from tests.engines import Answer, Got, scripted
 from tests.serving import SOURCE, read_head, serving
 from tests.test_answers import closed_port
 
@@ -19,14 +23,14 @@ AGREED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: w
 
 
 @asynccontextmanager
-async def engine(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """An engine that answers a handshake with these bytes and then echoes; its port and the heads it got."""
+async def engine(answer: bytes, *, ends: bool = False) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """An engine that answers a handshake so, and then echoes or `ends`; its port and the heads it got."""
     heads: list[bytes] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(answer)
-        while piece := await reader.read(65536):
+        while not ends and (piece := await reader.read(65536)):
             writer.write(piece)
             await writer.drain()
         writer.close()
@@ -73,3 +77,32 @@ async def test_an_engine_that_is_down_is_a_503() -> None:
         answer = await sidecar.ask(HANDSHAKE)
 
         assert (answer.status, answer.json["code"]) == (503, 503)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", AGREED[:40], b"HTTP/1.1 103 Early Hints\r\n\r\n", b"SSH-2.0-OpenSSH\r\n"]
+)
+async def test_an_engine_that_dies_before_its_answer_is_a_502(said: bytes) -> None:
+    async with engine(said, ends=True) as (port, _), serving(port) as sidecar:
+        answer = await sidecar.ask(HANDSHAKE)
+
+        assert (answer.status, answer.json["code"], answer.json["type"]) == (502, 502, "BadGateway")
+        assert answer.all("x-sidecar-error") == ["502"]
+        message = "the decode engine ended the connection before its answer was complete"
+        assert answer.json["message"] == message
+
+
+async def test_a_client_that_leaves_before_the_101_ends_the_engine_s_connection() -> None:
+    async def never(got: Got, answer: Answer) -> None:
+        await asyncio.sleep(30)
+
+    async with scripted(never) as decoder, serving(decoder.port) as sidecar:
+        async with sidecar.connected() as (_, writer):
+            writer.write(HANDSHAKE + bytes(200_000))
+            got = await decoder.came()
+            await asyncio.sleep(0.02)
+            left_s = monotonic()
+        async with asyncio.timeout(2):
+            await got.closed.wait()
+        assert got.closed_s is not None
+        assert got.closed_s - left_s < 0.1

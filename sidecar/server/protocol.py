@@ -12,6 +12,7 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from sidecar.endpoint import Endpoint
 from sidecar.server.admission import Head, Refusal
 from sidecar.server.asgi import Application, Channel, Scope, scope_of
 from sidecar.server.client import Client
@@ -25,8 +26,7 @@ HEAD_TIMEOUT_S = 60.0
 send heads in one piece, so only a slow-head attack or a dead peer gets near it."""
 
 SENT_AHEAD_BYTES = 65536
-"""Bytes kept of what a client sends while its request is answered. Beyond it the socket is not read, and that
-the client leaves is only noticed by writing; a client that pipelines sends less."""
+"""Bytes kept of what a client sends while its request is answered; beyond it the socket is not read."""
 
 logger = logging.getLogger("sidecar.server")
 
@@ -56,8 +56,7 @@ class ClientProtocol(Wire):
         self._queue = deque[Client]()
         self._refusal: Refusal | None = None
         self._ahead, self._ahead_bytes = list[bytes](), 0
-        self._head_timed = False
-        self._stopping = False
+        self._head_timed = self._stopping = False
 
     # What the event loop and the server call.
 
@@ -228,22 +227,23 @@ class ClientProtocol(Wire):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a request that cannot be served, after those before it; nothing behind it is read."""
+        client = Endpoint(*self.peer).netloc if self.peer else None
+        fields = {"status": refusal.status, "reason": refusal.message, "client": client}
+        logger.info("refused", extra={"fields": fields})
         self.deaf = True
         current = self._current
         if self._queue and not self._queue[-1].received:
             self._queue.pop()
-        if current is None:
-            self._answer_refusal(refusal)
-        elif current.received:
+        if current is not None and current.received:
             self._refusal = refusal
+            return
+        self._current = None
+        if current is not None:
+            current.lose()  # the body of the request being served turned out malformed
+        if current is not None and current.started:
+            self.cut(current)
         else:
-            # The body of the request being served turned out malformed.
-            self._current = None
-            current.lose()
-            if current.started:
-                self.cut(current)
-            else:
-                self._answer_refusal(refusal)
+            self._answer_refusal(refusal)
 
     def _answer_refusal(self, refusal: Refusal) -> None:
         self.transport.write(refusal_answer(refusal))

@@ -1,7 +1,7 @@
-"""Relays a WebSocket's bytes between a client and an engine once the engine has agreed to it.
+"""Relays a WebSocket's bytes between a client and an engine once the engine has answered.
 
 Rule: nothing the client sends reaches the engine before its 101, and a refusal ends the connection: otherwise
-a client could go on sending requests that no routing has seen.
+a client could go on sending requests that no routing has seen. Before the answer the client is left as it is.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ import httptools
 
 from sidecar.server.client import Client
 
-EARLY_BYTES = 65536
-"""Bytes kept of what a client sends before the engine has agreed; beyond it the client is not read. Clients
-have to wait for the 101 (RFC 6455 4.1)."""
+ANSWER_HEAD_BYTES = 65536
+"""Bytes of an engine's answer held until its head is whole, interim answers included: as much as our own
+requests' heads may have; over it, the engine is not one."""
 
 CLOSE_S = 5.0
 """Seconds that one side gets to take what is left for it once the other is gone."""
@@ -31,11 +31,16 @@ class Upstream:
     connect_timeout_s: float = 5.0
 
 
+class EngineGone(ConnectionError):
+    """The engine took the connection, and then ended it or sent what is no HTTP instead of an answer."""
+
+
 async def tunnel(client: Client, upstream: Upstream, head: bytes) -> None:
     """Send `head`, a whole request head, to the engine, and relay both ways until a side closes.
 
-    Raises OSError (TimeoutError and ssl.SSLError are such) when the engine cannot be reached: the client is
-    then still there to be answered. Cancelled, both sides are aborted.
+    Raises OSError (TimeoutError and ssl.SSLError are such) when the engine cannot be reached, EngineGone when
+    it is lost before its answer's head has come: the client is then still there to be answered. Cancelled,
+    both sides are aborted.
     """
     loop = asyncio.get_running_loop()
     engine = EngineSide(loop)
@@ -46,12 +51,13 @@ async def tunnel(client: Client, upstream: Upstream, head: bytes) -> None:
             await loop.create_connection(
                 lambda: engine, upstream.host, upstream.port, ssl=upstream.ssl_context
             )
+        engine.transport.write(head)
+        if not await engine.answered:
+            raise EngineGone("the engine ended the connection before it had answered")
         transport, early = client.take_over()
         transport.set_protocol(browser)
         browser.connection_made(transport)
-        engine.transport.write(head)
-        if early:
-            browser.data_received(early)
+        engine.relay(early)
         await asyncio.wait((engine.lost, browser.lost), return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait((engine.lost, browser.lost), timeout=CLOSE_S)
     finally:
@@ -122,44 +128,36 @@ class Side(asyncio.Protocol):
 
 
 class ClientSide(Side):
-    """The client's end; holds back what it sends until `agree`."""
+    """The client's end. What it sends reaches the engine when that has `agreed`, and is dropped otherwise."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._early: bytearray | None = bytearray()
+    agreed = False
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        if self._early is None:
+        if self.agreed:
             super().data_received(data)
-            return
-        self._early += data
-        if len(self._early) > EARLY_BYTES:
-            self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client has ended its side; before the engine has agreed, it is gone."""
-        if self._early is not None:
+        """The client has ended its side; while it is being refused, it is gone."""
+        if not self.agreed:
             self.other.abort()
             return False
         return super().eof_received()
 
-    def agree(self) -> None:
-        """The engine has switched protocols: the client's bytes may go to it."""
-        early, self._early = self._early, None
-        if self.open:
-            self.transport.resume_reading()
-        if early:
-            super().data_received(bytes(early))
-
 
 class EngineSide(Side):
-    """The engine's end; its answer is relayed raw and read along, to know whether it is a 101."""
+    """The engine's end; its answer is relayed raw and read along, to know whether it is a 101.
+
+    `answered` is done when the answer's head has come (True), or never will (False); what came is held, and
+    the engine not read, until `relay`.
+    """
 
     other: ClientSide
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
+        self.answered: asyncio.Future[bool] = loop.create_future()
+        self._held: bytearray | None = bytearray()
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._status = 0
         self._refusal_complete = False
@@ -167,12 +165,35 @@ class EngineSide(Side):
     def data_received(self, data: bytes) -> None:
         """Bytes from the engine."""
         if self._parser is not None and not self._read_along(self._parser, data):
+            self._settle(answered=False)
             self.abort()
             self.other.abort()
-            return
-        super().data_received(data)
-        if self._refusal_complete:
-            self.close()
+        elif self._held is None:
+            self._pass_on(data)
+        else:
+            self._held += data
+            if self._status == 101 or self._status >= 200:
+                self.transport.pause_reading()
+                self._settle(answered=True)
+            elif len(self._held) > ANSWER_HEAD_BYTES:
+                self._settle(answered=False)
+                self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The engine is gone."""
+        self._settle(answered=False)
+        super().connection_lost(exc)
+
+    def relay(self, early: bytes) -> None:
+        """The client is ours: pass on what is held, and to an engine that has agreed the client's `early`."""
+        held, self._held = self._held, None
+        self.other.agreed = self._status == 101
+        if self.open:
+            self.transport.resume_reading()
+            self.other.data_received(early)
+        # After the resume: a client that is slow pauses the engine again.
+        self._pass_on(bytes(held or b""))
+        if not self.open:
             self.other.close()
 
     def on_headers_complete(self) -> None:
@@ -183,6 +204,16 @@ class EngineSide(Side):
     def on_message_complete(self) -> None:
         """An answer is complete; after a refusal there is nothing to wait for."""
         self._refusal_complete = self._status >= 200
+
+    def _pass_on(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._refusal_complete:
+            self.close()
+            self.other.close()
+
+    def _settle(self, *, answered: bool) -> None:
+        if not self.answered.done():
+            self.answered.set_result(answered)
 
     def _read_along(self, parser: httptools.HttpResponseParser, data: bytes) -> bool:
         """Look for the 101; False when this is no HTTP answer."""
@@ -195,5 +226,4 @@ class EngineSide(Side):
                 return False
         if self._status == 101:
             self._parser = None
-            self.other.agree()
         return True

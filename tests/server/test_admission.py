@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 
 import pytest
 
@@ -150,6 +151,32 @@ async def test_a_malformed_request_is_refused_and_nothing_after_it_is_served(
     assert seen == []
 
 
+@pytest.mark.parametrize(
+    ("wire", "status", "message"),
+    [
+        (REFUSED["two hosts"], 400, "several host fields"),
+        (b"GET /secret HTTP/1.1\r\nX secret\r\n\r\n", 400, "malformed request: Invalid header token"),
+        (request(b"Expect: secret"), 417, "unsupported expectation"),
+        (
+            request(b"X: " + b"secret" * MAX_HEAD_BYTES),
+            431,
+            "request head, chunk extension or trailers too large",
+        ),
+    ],
+)
+async def test_a_refusal_is_logged_once_without_a_byte_of_the_request(
+    wire: bytes, status: int, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sidecar.server")
+    async with serving(direct(_unexpected)) as stage, stage.caller() as caller:
+        host, port = caller.sock.getsockname()
+        await caller.send(wire)
+        await _check_refused(caller, status)
+    [record] = caplog.records
+    assert (record.name, record.levelname, record.getMessage()) == ("sidecar.server", "INFO", "refused")
+    assert vars(record)["fields"] == {"status": status, "reason": message, "client": f"{host}:{port}"}
+
+
 async def test_a_malformed_request_behind_a_good_one_is_refused_after_its_answer() -> None:
     async def application(client: Client) -> None:
         client.start(200, [], body_length=len(client.target))
@@ -201,7 +228,9 @@ async def test_a_malformed_chunk_that_comes_late_ends_the_running_request_with_a
     assert cancelled == [b"/"]
 
 
-async def test_a_malformed_chunk_after_the_answer_began_cuts_it() -> None:
+async def test_a_malformed_chunk_after_the_answer_began_cuts_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sidecar.server")
+
     async def application(client: Client) -> None:
         pieces = client.stream_body()
         client.start(200, [], body_length=None)
@@ -214,6 +243,7 @@ async def test_a_malformed_chunk_after_the_answer_began_cuts_it() -> None:
         assert (await caller.until(b"abc\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         await caller.send(b"x\r\n" + SMUGGLED)
         assert await caller.closed()
+    assert [record.getMessage() for record in caplog.records] == ["refused"]
 
 
 @pytest.mark.parametrize(

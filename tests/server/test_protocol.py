@@ -4,14 +4,19 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from time import monotonic
 
 import pytest
 
-from sidecar.server import protocol
+from sidecar.server import protocol, wire
 from sidecar.server.client import Client
-from tests.server.loopback import Caller, chunked, direct, get, post, serving, settled
+from sidecar.server.tls import serving_context
+from tests.server.loopback import Caller, Stage, chunked, direct, get, post, serving, settled
 
 GONE_WITHIN_S = 0.1
 """Seconds within which a client's leaving must have reached the request's task (the issue, 5)."""
@@ -213,6 +218,102 @@ async def test_a_client_that_leaves_cancels_its_request_within_100_ms(
         leave(caller)
         await settled(lambda: ended_s and not stage.connections)
         assert ended_s[0] - begun_s < GONE_WITHIN_S
+
+
+UPLOAD = post(b"").replace(b"Length: 0", b"Length: 50000000")
+SENT = 400_000
+"""Bytes sent after the head: more than is taken, and few enough for the kernel to take a FIN behind them."""
+UNREAD = [(_wait, UPLOAD), (_speak, UPLOAD), (_wait, get()), (_speak, get())]
+"""Requests whose client is soon not read any more: nobody takes the body, or too much follows the request."""
+
+
+@asynccontextmanager
+async def left_alone(
+    serve: Callable[[Client], Awaitable[None]], context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Stage, Callable[[], Awaitable[None]]]]:
+    """A server, and what waits until its client is not read; then that client must be noticed to leave."""
+    ended_s: list[float] = []
+    begun_s = 0.0
+
+    async def application(client: Client) -> None:
+        try:
+            await serve(client)
+        except asyncio.CancelledError:
+            ended_s.append(monotonic())
+            raise
+
+    async with serving(direct(application), context=context) as stage:
+
+        async def unread() -> None:
+            nonlocal begun_s
+            await settled(lambda: any(each._reading_paused for each in stage.connections))
+            await asyncio.sleep(2.2 * wire.LOOK_S)
+            assert not ended_s
+            begun_s = monotonic()
+
+        yield stage, unread
+        await settled(lambda: ended_s and not stage.connections)
+        assert ended_s[0] - begun_s < GONE_WITHIN_S
+
+
+@pytest.mark.parametrize("leave", [Caller.half_close, Caller.abort, lambda caller: caller.sock.close()])
+@pytest.mark.parametrize(("serve", "request_head"), UNREAD)
+async def test_a_client_that_leaves_while_it_is_not_read_cancels_its_request(
+    serve: Callable[[Client], Awaitable[None]], request_head: bytes, leave: Callable[[Caller], None]
+) -> None:
+    async with left_alone(serve) as (stage, unread), stage.caller() as caller:
+        await caller.send(request_head, bytes(SENT))
+        await unread()
+        if serve is _speak:
+            await caller.until(b"data")
+        leave(caller)
+
+
+@pytest.mark.parametrize(("serve", "request_head"), UNREAD)
+async def test_a_blocked_client_that_resets_cancels_its_request(
+    serve: Callable[[Client], Awaitable[None]], request_head: bytes
+) -> None:
+    async with left_alone(serve) as (stage, unread), stage.caller() as caller:
+        await caller.send(request_head)
+        sending = asyncio.create_task(caller.send(bytes(50_000_000)))
+        await unread()
+        assert not sending.done()
+        sending.cancel()
+        caller.abort()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("request_head", [UPLOAD, get()])
+async def test_a_client_over_tls_that_leaves_while_it_is_not_read_cancels_its_request(
+    request_head: bytes, reset: bool
+) -> None:
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with left_alone(_wait, serving_context(None, "VersionTLS13", [], None)) as (stage, unread):
+        _, writer = await asyncio.open_connection("127.0.0.1", stage.port, ssl=trusting)
+        writer.write(request_head + bytes(SENT))
+        await unread()
+        if reset:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+
+async def test_a_client_that_stays_is_not_given_up_while_it_is_not_read() -> None:
+    gate = asyncio.Event()
+
+    async def application(client: Client) -> None:
+        await gate.wait()
+        await echo(client)
+
+    async with serving(direct(application)) as stage, stage.caller() as caller:
+        await caller.send(post(bytes(1_000_000)))
+        await settled(lambda: any(each._reading_paused for each in stage.connections))
+        await asyncio.sleep(2.2 * wire.LOOK_S)
+        gate.set()
+        assert (await caller.answer()).body == b"POST / " + bytes(1_000_000)
+        [connection] = stage.connections
+        assert connection._look_timer is None
 
 
 async def test_a_client_that_half_closes_in_an_answer_without_length_sees_a_reset() -> None:

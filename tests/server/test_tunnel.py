@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -11,8 +12,9 @@ from time import monotonic
 import pytest
 
 from sidecar.server.client import Client
+from sidecar.server.protocol import SENT_AHEAD_BYTES
 from sidecar.server.tls import serving_context
-from sidecar.server.tunnel import EARLY_BYTES, Upstream, tunnel
+from sidecar.server.tunnel import ANSWER_HEAD_BYTES, EngineGone, Upstream, tunnel
 from tests.server.loopback import Caller, Stage, direct, get, serving, settled
 
 HANDSHAKE = get("/v1/realtime?model=m", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: a")
@@ -30,7 +32,10 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def tunnelled(script: Script, *, context: ssl.SSLContext | None = None) -> AsyncIterator[Stage]:
-    """A server whose every request is a tunnel to an engine that plays `script` after reading the head."""
+    """A server whose every request is a tunnel to an engine that plays `script` after reading the head.
+
+    An engine that is gone before it has answered becomes an empty 502.
+    """
     heads: list[bytes] = []
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +57,11 @@ async def tunnelled(script: Script, *, context: ssl.SSLContext | None = None) ->
 
     async def application(client: Client) -> None:
         assert client.tunnel_requested
-        await tunnel(client, upstream, HEAD)
+        try:
+            await tunnel(client, upstream, HEAD)
+        except EngineGone:
+            client.start(502, [], body_length=0)
+            client.finish()
 
     try:
         async with serving(direct(application)) as stage:
@@ -131,7 +140,7 @@ async def test_a_client_that_sends_too_much_early_is_held_until_the_101() -> Non
         sending = asyncio.create_task(caller.send(bytes(size)))
         await asyncio.sleep(0.05)
         assert not sending.done()
-        assert size > KERNEL_BYTES + EARLY_BYTES
+        assert size > KERNEL_BYTES + SENT_AHEAD_BYTES
         gate.set()
         assert await caller.rest() == SWITCH + b"got it"
         await sending
@@ -173,14 +182,81 @@ async def test_a_refusal_that_ends_with_the_connection_is_relayed() -> None:
         assert await caller.rest() == b"HTTP/1.0 503 Busy\r\n\r\nlater"
 
 
-async def test_an_engine_that_answers_no_http_ends_the_tunnel() -> None:
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("said", [b"", SWITCH[:-2], b"HTTP/1.1 103 Early Hints\r\n\r\n"])
+async def test_an_engine_that_ends_before_its_answer_leaves_the_client_to_be_answered(
+    said: bytes, reset: bool, tls: bool
+) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH\r\n")
+        writer.write(said)
+        await asyncio.sleep(0.01)
+        if reset:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    context = serving_context(None, "VersionTLS13", [], None) if tls else None
+    async with tunnelled(script, context=context) as stage, stage.caller() as caller:
+        answer = await caller.ask(HANDSHAKE + b"early")
+        assert (answer.status, answer.closes) == (502, True)
+        assert await caller.closed()
+        caller.sock.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\njunk",
+        b"HTTP/1.1 101 Switching Protocols\r\nX-Long: " + bytes(ANSWER_HEAD_BYTES).replace(b"\0", b"x"),
+    ],
+)
+async def test_an_engine_that_answers_no_http_is_left_and_the_client_answered(junk: bytes) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(junk)
         assert await reader.read() == b""
 
     async with tunnelled(script) as stage, stage.caller() as caller:
-        await caller.send(HANDSHAKE)
+        assert (await caller.ask(HANDSHAKE)).status == 502
         assert await caller.closed()
+
+
+async def test_bytes_that_come_with_the_101_reach_a_slow_client_whole_although_the_engine_ends() -> None:
+    data = bytes(range(256)) * 40_000
+    sent: list[int] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SWITCH + data)
+        await writer.drain()
+        sent.append(len(data))
+
+    async with tunnelled(script) as stage, stage.caller(receive_bytes=65536) as caller:
+        await caller.send(HANDSHAKE)
+        await asyncio.sleep(0.03)
+        assert await caller.rest() == SWITCH + data
+    assert sent
+
+
+async def test_what_a_client_sends_while_it_is_refused_is_dropped() -> None:
+    leaked: list[bytes] = []
+    gate = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(REFUSAL[:-1])
+        await gate.wait()
+        writer.write(REFUSAL[-1:])
+        leaked.append(await reader.read())
+
+    async with tunnelled(script) as stage, stage.caller() as caller:
+        await caller.send(HANDSHAKE)
+        assert await caller.exactly(len(REFUSAL) - 1) == REFUSAL[:-1]
+        await caller.send(get("/smuggled"))
+        await asyncio.sleep(0.01)
+        gate.set()
+        assert await caller.rest() == REFUSAL[-1:]
+        await settled(lambda: leaked)
+    assert leaked == [b""]
 
 
 async def test_a_client_that_does_not_read_holds_the_engine() -> None:
