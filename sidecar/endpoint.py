@@ -23,7 +23,7 @@ class MalformedEndpoint(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host (lower case, IPv6 compressed and without brackets) and a port (1 to 65535).
+    """A host (lower case, IPv6 compressed and without brackets, IPv4-mapped as IPv4) and a port (1 to 65535).
 
     Two endpoints are equal when their normalised hosts and ports are.
     """
@@ -62,7 +62,8 @@ def _parsed(text: str) -> Endpoint:
 def _normal_host(host: str) -> str:
     if host.startswith("[") and host.endswith("]") and "%" not in host:  # no zone: any text may follow it
         try:
-            return IPv6Address(host[1:-1]).compressed
+            address = IPv6Address(host[1:-1])
+            return str(address.ipv4_mapped or address.compressed)  # RFC 4291 2.5.5.2: the same host
         except AddressValueError:
             raise MalformedEndpoint("the host between brackets is not an IPv6 address") from None
     if not _NAME.fullmatch(host):

@@ -90,15 +90,17 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull)
 
 
-def _candidates(headers: RawHeaders, spellings: tuple[bytes, bytes], *, split: bool = True) -> list[str]:
+def _candidates(
+    headers: list[tuple[bytes, bytes]], spellings: tuple[bytes, bytes], *, split: bool = True
+) -> list[str]:
     """One line is split on commas; several lines are one candidate each (contract section 1)."""
     for spelling in spellings:
         lines = [value for name, value in headers if name == spelling]
         if split and len(lines) == 1:
             lines = lines[0].split(b",")
         found = [item for line in lines if (item := line.decode("latin-1").strip())]
-        if found:
-            return found
+        if found or any(value.strip() for name, value in headers if name == spelling):
+            return found  # none of "," either: a legacy header that says anything is the one that counts
     return []
 
 

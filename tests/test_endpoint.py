@@ -133,3 +133,7 @@ def test_any_text_is_read_or_refused_and_what_is_read_reads_the_same_again(text:
     assert endpoint.netloc.isascii()
     assert endpoint.netloc.isprintable()
     assert " " not in endpoint.netloc
+
+
+def test_an_ipv4_mapped_address_is_the_ipv4_host_itself() -> None:
+    assert Endpoint.parse("[::ffff:10.0.0.3]:8000") == Endpoint.parse("10.0.0.3:8000")

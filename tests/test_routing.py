@@ -236,3 +236,10 @@ def test_any_header_values_make_a_route_or_are_the_senders_fault(lines: Lines) -
     assert route.decoder == DECODER
     assert (route.source is None) or (route.no_pull is None)
     assert (route.prefiller is None) == (route.prefill_candidates == 0)
+
+
+@pytest.mark.parametrize("legacy", [b",", b" , ", b",,"])
+def test_a_legacy_header_of_commas_alone_is_not_empty_and_lets_no_new_one_through(legacy: bytes) -> None:
+    headers = [(b"x-prefiller-host-port", legacy), (b"x-llm-d-prefiller-host-port", b"10.0.0.9:8000")]
+    rules = Rules(Endpoint("localhost", 8200), None, 8000, 7777)
+    assert read(headers, rules, lambda count: 0).prefiller is None
