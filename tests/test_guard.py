@@ -121,9 +121,14 @@ async def test_the_table_is_bounded() -> None:
         assert guard.known == TIMES.table_entries
 
 
+def unknown(host: str) -> list[str]:
+    """A name service that knows no name."""
+    raise socket.gaierror(socket.EAI_NONAME, host)
+
+
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 63 + "." + "y" * 63, "::1", "300.1.1.1"])
 async def test_a_host_that_cannot_be_connected_to_is_not_admitted(host: str) -> None:
-    async with SourceGuard(TIMES) as guard:
+    async with SourceGuard(TIMES, Resolver(unknown)) as guard:
         assert await guard.admits(Endpoint(host, 9)) is False
 
 

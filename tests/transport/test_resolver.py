@@ -73,7 +73,7 @@ async def test_names_are_looked_up_by_the_system() -> None:
     assert set(await Resolver().addresses(socket.gethostname())) == expected
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".example"])
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"])
 async def test_a_name_that_the_system_does_not_know_is_an_error_each_time(host: str) -> None:
     resolver = Resolver()
     for _ in range(2):
