@@ -23,6 +23,7 @@ from sidecar.connectors import CONNECTORS, Connector
 from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange, Services
 from sidecar.guard import GuardTimes, SourceGuard
+from sidecar.heap import keep_freed_memory
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
 from sidecar.observers import Observers
@@ -52,6 +53,7 @@ logger = logging.getLogger("sidecar")
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. The exit code: 0; 1 if the port cannot be had; 2 for a wrong setting."""
     logs.configure(settings.log_level, settings.log_format)
+    keep_freed_memory(os.environ)
     try:
         tracing = _tracing(settings)
         serving = server_of(settings, Observers([ExchangeLog(), tracing] if tracing else [ExchangeLog()]))
