@@ -62,9 +62,11 @@ class LegFailed(SidecarError):
 
     status = 502
     label: ClassVar[str] = "failed"
+    # What the client reads when nothing more special is known; `leg` is the leg that failed.
+    sentence: ClassVar[str] = "the {leg.role} engine gave no usable answer"
 
-    def __init__(self, leg: Leg, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, leg: Leg, message: str | None = None) -> None:
+        super().__init__(message or self.sentence.format(leg=leg))
         self.leg = leg
 
     @property
@@ -91,6 +93,7 @@ class LegRefused(LegFailed):
 class EngineUnreachable(LegFailed):
     """No connection to the engine: refused, no route, name unknown, or the connect timeout ran out."""
 
+    sentence = "the {leg.role} engine at {leg.target.netloc} cannot be reached"
     label = "unreachable"
 
     @property
@@ -102,18 +105,21 @@ class EngineUnreachable(LegFailed):
 class EngineNotReady(EngineUnreachable):
     """The local engine refuses connections: it is starting, or it is down (503)."""
 
+    sentence = "the {leg.role} engine is not ready: it refuses connections"
     status = 503
 
 
 class EngineConnectTimeout(EngineUnreachable):
     """The connect timeout ran out (504)."""
 
+    sentence = "the {leg.role} engine did not accept a connection in time"
     status = 504
 
 
 class EngineDied(LegFailed):
     """The connection ended before the whole answer had come."""
 
+    sentence = "the {leg.role} engine ended the connection before its answer was complete"
     label = "died"
 
 

@@ -219,17 +219,18 @@ def _reply(record: LegRecord, response: httpx.Response, content: bytes) -> Reply
 
 def _mapped(error: BaseException, leg: Leg) -> BaseException:
     """An httpx exception as the tree names it; everything else as it is."""
-    where = f"the {leg.role} engine"
     match error:
         case httpx.ConnectTimeout() if leg.role is Role.DECODE:
-            return EngineConnectTimeout(leg, f"{where} did not accept a connection in time")
+            return EngineConnectTimeout(leg)
         case httpx.ConnectError() if leg.role is Role.DECODE:
-            return EngineNotReady(leg, f"{where} is not ready: it refuses connections")
+            return EngineNotReady(leg)
         case httpx.ConnectTimeout() | httpx.ConnectError():
-            return EngineUnreachable(leg, f"{where} at {leg.target.netloc} cannot be reached")
+            return EngineUnreachable(leg)
         case httpx.RemoteProtocolError() if "closed the connection" not in str(error):
-            return EngineDied(leg, f"{where} answered what is not HTTP/1.1, or is not safe to read")
+            return EngineDied(
+                leg, f"the {leg.role} engine answered what is not HTTP/1.1, or is not safe to read"
+            )
         case httpx.HTTPError() | httpx.StreamError():
-            return EngineDied(leg, f"{where} ended the connection before its answer was complete")
+            return EngineDied(leg)
         case _:
             return error

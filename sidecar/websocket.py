@@ -43,18 +43,11 @@ class Tunnels:
             try:
                 await tunnel(client, target, _head(leg, attempt))
             except TimeoutError as error:
-                raise _failed(
-                    record, EngineConnectTimeout(leg, "the decode engine did not accept a connection in time")
-                ) from error
+                raise _failed(record, EngineConnectTimeout(leg)) from error
             except EngineGone as error:
-                raise _failed(
-                    record,
-                    EngineDied(leg, "the decode engine ended the connection before its answer was complete"),
-                ) from error
+                raise _failed(record, EngineDied(leg)) from error
             except OSError as error:
-                raise _failed(
-                    record, EngineNotReady(leg, "the decode engine is not ready: it refuses connections")
-                ) from error
+                raise _failed(record, EngineNotReady(leg)) from error
             except asyncio.CancelledError:
                 attempt.error = record.error = "cancelled"
                 raise

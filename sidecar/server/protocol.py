@@ -190,13 +190,13 @@ class ClientProtocol(Wire):
         task.add_done_callback(tasks.discard)
 
     async def _run(self, client: Client) -> None:
-        channel = Channel(client)
+        channel, path = Channel(client), client.target.partition(b"?")[0]  # a query may hold secrets
         try:
             await self._app(scope_of(client, self._common, self._app_state), channel.receive, channel.send)
             if not client.ended:
-                logger.error("application left its answer unfinished: %r %r", client.method, client.target)
+                logger.error("application left its answer unfinished: %r %r", client.method, path)
         except Exception:
-            logger.exception("application failed: %r %r", client.method, client.target)
+            logger.exception("application failed: %r %r", client.method, path)
         finally:
             client.fail()
 
