@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from time import process_time
 
 import pytest
@@ -265,3 +267,18 @@ def test_too_many_fields_are_refused() -> None:
     text = b"{" + b",".join(b'"k%d":1' % number for number in range(10_001)) + b"}"
     with pytest.raises(BadBody, match="10000 fields"):
         Body.parse(text)
+
+
+LONG_KEYS = """
+import resource
+from sidecar.body import Body
+texts = [b'{"a":1,"' + b"k" * 4_000_000 + b'":%b}' % value for value in (b"2", b'"\\\\ud83d"')]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert [Body.parse(text).encode() == text for text in texts] == [True, True]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_long_key_costs_a_few_times_its_length_in_memory_and_no_more() -> None:
+    run = subprocess.run([sys.executable, "-c", LONG_KEYS], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 150_000  # KiB; backtracking took over 500,000
