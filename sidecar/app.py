@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Response
 
 from sidecar import __version__, headers, logs
-from sidecar.connectors import CONNECTORS, Connector
+from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.endpoint import Endpoint
-from sidecar.exchange import Exchange, Services
+from sidecar.exchange import Exchange
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.heap import keep_freed_memory
 from sidecar.intake import Limits
@@ -29,10 +29,13 @@ from sidecar.kvparams import Policy
 from sidecar.observers import Observers
 from sidecar.observers.log import ExchangeLog
 from sidecar.plan import Role
+from sidecar.planning import Planner
 from sidecar.routing import Rules
 from sidecar.server.run import Server, listen, server
 from sidecar.server.tls import reload_on_change, serving_context
+from sidecar.services import Services
 from sidecar.settings import Settings, start_line
+from sidecar.started import StartedLegs
 from sidecar.transport import Resolver, Transport
 from sidecar.upstream import Retries, Stage, Upstream
 from sidecar.websocket import Tunnels
@@ -107,12 +110,14 @@ def build(settings: Settings, observers: Observers) -> Services:
     resolver = Resolver()
     return Services(
         rules=_rules(settings, connector),
-        connector=connector,
+        planner=Planner(connector, _options(settings)),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
             {
                 Role.PREFILL: _stage(settings, "prefiller", resolver),
                 Role.DECODE: _stage(settings, "decoder", resolver),
+                Role.ENCODE: _stage(settings, "encoder", resolver),
+                Role.LOOKUP: _stage(settings, "bootstrap", resolver),
             },
             observers,
             Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
@@ -121,6 +126,7 @@ def build(settings: Settings, observers: Observers) -> Services:
         tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
+        started=StartedLegs(settings.shutdown_grace_s),
     )
 
 
@@ -148,6 +154,7 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
             if services.guard:
                 await stack.enter_async_context(services.guard)
             stack.push_async_callback(services.upstream.aclose)
+            await stack.enter_async_context(services.started)
             if context and settings.cert_path:
                 poll = background.create_task(reload_on_change(context, settings.cert_path, _CERT_POLL_S))
                 stack.callback(poll.cancel)
@@ -173,6 +180,13 @@ def _rules(settings: Settings, connector: Connector) -> Rules:
         ranks=settings.data_parallel_size,
         pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
         sample=settings.enable_prefiller_sampling,
+    )
+
+
+def _options(settings: Settings) -> Options:
+    return Options(
+        mooncake_bootstrap_port=settings.mooncake_bootstrap_port,
+        sglang_bootstrap_port=settings.sglang_bootstrap_port,
     )
 
 

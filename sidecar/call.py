@@ -7,11 +7,11 @@ that a leg differs from the client's request only in the fields that it names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sidecar import headers as names
-from sidecar.api import Api, capped
+from sidecar.api import Api, Edits, capped
 from sidecar.body import BadBody, Body, dump
 from sidecar.endpoint import Endpoint
 from sidecar.errors import BadRequest
@@ -19,18 +19,22 @@ from sidecar.headers import Headers
 from sidecar.kvparams import FIELD, cleared
 from sidecar.plan import Leg, Peer, Pull, Role
 
+_NOTHING: Edits = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The ids of one request, made once by the sidecar: uuid4 texts.
+    """The ids of one request, made once by the sidecar: uuid4 texts and a number.
 
-    request: `x-request-id` of both legs when the client sent none. handoff: names the blocks that a prefiller
-    keeps for its decoder. pull: names the pull from a source; never equal to `handoff`.
+    request: `x-request-id` of all legs when the client sent none. handoff: names the blocks that a prefiller
+    keeps for its decoder. pull: names the pull from a source; never equal to `handoff`. number: 63 random
+    bits, for protocols that name a handoff by one and for a random choice.
     """
 
     request: str
     handoff: str
     pull: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +51,40 @@ class Call:
     body: Body
     ids: Ids
 
-    def prefill(self, prefiller: Peer, params: Mapping[str, Any], source: Peer | None) -> Leg:
+    def prefill(
+        self, prefiller: Peer, params: Mapping[str, Any] | None, source: Peer | None, also: Edits = _NOTHING
+    ) -> Leg:
         """The capped leg that computes the prompt on `prefiller`, pulling from `source` when there is one.
 
+        params: its `kv_transfer_params`; None for none. also: further fields to set or remove.
         Raises BadRequest when the body holds a field that cannot be capped.
         """
         edits = cleared(self.body)
         pull = Pull(source, self.ids.pull) if source else None
         if pull:
-            params = {**params, "remote_kv_source": pull.remote_kv_source}
+            params = {**(params or {}), "remote_kv_source": pull.remote_kv_source}
         try:
             cap = capped(self.api, self.body.edited(edits))
         except BadBody as error:
             raise BadRequest(str(error)) from None
-        content = self.body.edited({**edits, **cap, FIELD: dump(params)}).encode()
-        return self._leg(Role.PREFILL, prefiller.endpoint, content, pull)
+        edits = {**edits, **cap, FIELD: None if params is None else dump(params), **also}
+        return self._leg(Role.PREFILL, prefiller.endpoint, self.body.edited(edits).encode(), pull)
 
-    def decode_after_prefill(self, decoder: Endpoint, params: bytes | None) -> Leg:
+    def decode_after_prefill(self, decoder: Endpoint, params: bytes | None, also: Edits = _NOTHING) -> Leg:
         """The leg that decodes what a prefiller handed over: the client's body with these params.
 
-        `params` is their JSON text, used as it is; None decodes without any.
+        `params` is their JSON text, used as it is; None decodes without any. also: further fields.
         """
-        return self._leg(
-            Role.DECODE, decoder, self.body.edited({**cleared(self.body), FIELD: params}).encode()
-        )
+        edits = {**cleared(self.body), FIELD: params, **also}
+        return self._leg(Role.DECODE, decoder, self.body.edited(edits).encode())
+
+    def uncapped(self, role: Role, target: Endpoint, also: Edits) -> Leg:
+        """A leg with the client's body and these fields, for protocols whose prefill is not capped."""
+        return self._leg(role, target, self.body.edited({**cleared(self.body), **also}).encode())
+
+    def with_body(self, edits: Edits) -> Call:
+        """The same call with fields of its body set or removed."""
+        return replace(self, body=self.body.edited(edits))
 
     def decode(self, decoder: Endpoint, source: Peer | None) -> Leg:
         """The only leg: the client's body as it is, or with the directive to pull from `source`."""
@@ -82,7 +96,7 @@ class Call:
         return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
 
     def _leg(self, role: Role, target: Endpoint, content: bytes, pull: Pull | None = None) -> Leg:
-        """One of two legs: both carry the same `x-request-id`."""
+        """One of several legs: all carry the same `x-request-id`."""
         headers = self.headers
         if not names.first(headers, names.REQUEST_ID):
             headers = (

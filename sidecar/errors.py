@@ -116,6 +116,14 @@ class EngineConnectTimeout(EngineUnreachable):
     status = 504
 
 
+class EngineSilent(LegFailed):
+    """The leg's own time limit ran out before its whole answer had come (504)."""
+
+    sentence = "the {leg.role} engine did not answer within {leg.timeout_s:g} s"
+    label = "timeout"
+    status = 504
+
+
 class EngineDied(LegFailed):
     """The connection ended before the whole answer had come."""
 

@@ -25,6 +25,9 @@ CONNECTION = b"connection"
 EXPECT = b"expect"
 HOST = b"host"
 
+SSE = b"text/event-stream"
+JSON = b"application/json"
+
 # Contract section 1: both spellings leave on every path, so that no client can route behind our back.
 ROUTING = frozenset((*PREFILLER, *ENCODER, *KV_SOURCE, DATA_PARALLEL))
 
@@ -53,6 +56,12 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
         if key.lower() == name:
             return value
     return None
+
+
+def is_kind(kind: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether `content-type` names this media type, with whatever parameters."""
+    value = first(headers, CONTENT_TYPE)
+    return value is not None and value.partition(b";")[0].strip().lower() == kind
 
 
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:

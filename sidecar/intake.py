@@ -57,9 +57,10 @@ async def read_call(client: Client, api: Api, limits: Limits) -> Call:
 
 
 def _fresh_ids() -> Ids:
-    """Three random UUIDs (RFC 9562 section 5.4), at a fifth of the price of `uuid.uuid4`."""
-    text = os.urandom(48).hex()
-    return Ids(*(_uuid4(text[start : start + 32]) for start in (0, 32, 64)))
+    """Three random UUIDs (RFC 9562 section 5.4), at a fifth of the price of `uuid.uuid4`, and a number."""
+    text = os.urandom(56).hex()
+    request, handoff, pull = (_uuid4(text[start : start + 32]) for start in (0, 32, 64))
+    return Ids(request, handoff, pull, int(text[96:], 16) >> 1)
 
 
 def _uuid4(text: str) -> str:

@@ -9,8 +9,8 @@ plan at its `yield` as `errors.LegFailed`; a plan that does not catch it ends th
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +25,9 @@ class Role(StrEnum):
 
     PREFILL = "prefill"
     DECODE = "decode"
+    ENCODE = "encode"
+    # A question to a prefiller's bootstrap server: no engine computes for it.
+    LOOKUP = "lookup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Pull:
 class Leg:
     """One upstream request made for one client request.
 
-    `content` None means the client's own body, streamed through unread.
+    `content` None means the client's own body, streamed through unread. timeout_s: longest wait for the whole
+    answer, in seconds; None where only the client's presence bounds it.
     """
 
     role: Role
@@ -71,6 +75,12 @@ class Leg:
     headers: Headers
     content: bytes | None
     pull: Pull | None = None
+    timeout_s: float | None = None
+
+    def with_header(self, name: bytes, value: bytes) -> Leg:
+        """The same leg with this header, in place of any that the client sent of that (lower case) name."""
+        kept = tuple(pair for pair in self.headers if pair[0].lower() != name)
+        return replace(self, headers=(*kept, (name, value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +101,73 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send the legs together and wait for every whole answer: `[reply] = yield Ask((leg,))`."""
+    """Send the legs together and wait for every whole answer: `[reply] = yield Ask((leg,))`.
+
+    cache_s: how long, in seconds, such an answer may be used again for the same target and path; it is
+    forgotten as soon as a leg of an exchange that used it fails.
+    """
 
     legs: tuple[Leg, ...]
+    cache_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Send the leg and go on at once: `yield Start(leg)`.
+
+    Its failure ends the exchange with that failure (`Deliver.otherwise` may stand in before the first byte);
+    an answer of the exchange's that is over before it does not end it.
+    """
+
+    leg: Leg
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Stream this leg's answer to the client, unless its beginning says that it is none.
+
+    refused: given the JSON of the whole answer or of each of the first `events` SSE events, whether it is a
+    refusal. A plan that goes on after the `yield` was refused, and nothing of that answer reached the client.
+    """
+
+    leg: Leg
+    refused: Callable[[Body], bool]
+    events: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Give the client a piece of an answer that the plan composes: the first one starts it, with 200."""
+
+    headers: Headers
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
     """Stream this leg's answer to the client; the plan ends with it.
 
-    `cached_tokens`: the prefiller's count, put into the answer's usage; None leaves the bytes alone.
-    `handoff_lost`: why this leg decodes without the blocks that were prefilled for it, if it does.
+    cached_tokens: the prefiller's count, put into the answer's usage; None leaves the bytes alone.
+    handoff_lost: why this leg decodes without blocks that a prefiller computed for it, if it does.
+    after_started: hold the answer back until every started leg has a 2xx answer.
+    otherwise: what answers when a started leg fails in a way that `LegFailed.retryable` names, as long as
+    the client has no byte.
     """
 
     leg: Leg
     cached_tokens: int | None = None
     handoff_lost: str | None = None
+    after_started: bool = False
+    otherwise: Deliver | None = None
 
 
-Plan = Generator[Ask, list[Reply], Deliver]
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The answer that the plan has composed ends: with this whole one, or after what was emitted if None."""
+
+    reply: Reply | None = None
+
+
+Step = Ask | Start | Offer | Emit
+End = Deliver | Finish
+Plan = Generator[Step, list[Reply], End]

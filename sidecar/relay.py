@@ -15,7 +15,7 @@ import httpx
 
 from sidecar import headers as names
 from sidecar.headers import Headers
-from sidecar.observers import LegRecord
+from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.plan import Reply
 from sidecar.transport import BodyStream, raw_headers
 from sidecar.usage import SseUsage, rewritten
@@ -23,42 +23,55 @@ from sidecar.usage import SseUsage, rewritten
 if TYPE_CHECKING:
     from sidecar.server.client import Client
 
-SSE = b"text/event-stream"
-JSON = b"application/json"
-
 
 class Relay:
-    """Relays one answer. Use it once: `await Relay(client, record).run(response, cached_tokens)`."""
+    """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_record", "appendable")
+    __slots__ = ("_client", "_leg", "_record", "appendable")
 
-    def __init__(self, client: Client, record: LegRecord) -> None:
+    def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
         self.appendable = False
         self._client = client
         self._record = record
+        self._leg: LegRecord | None = None
 
-    async def run(self, response: httpx.Response, cached_tokens: int | None) -> None:
-        """Relay the whole answer; a body that ends early raises httpx's error with the head already sent.
+    async def run(self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None) -> None:
+        """Relay a leg's whole answer; one that ends early raises httpx's error with the head already sent.
 
         cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
         """
+        self._leg = leg
         headers = names.relayed(raw_headers(response))
-        self._record.exchange.streaming = _is(SSE, headers)
+        self._record.streaming = names.is_kind(names.SSE, headers)
         if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
             await self._verbatim(response, headers)
-        elif self._record.exchange.streaming:
+        elif self._record.streaming:
             await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
-        elif _is(JSON, headers):
+        elif names.is_kind(names.JSON, headers):
             await self._document(response, headers, cached_tokens)
         else:
             await self._verbatim(response, headers)
 
     def reply(self, reply: Reply) -> None:
-        """Relay an answer that has been read whole: a prefiller's refusal."""
+        """Give an answer that is whole: a prefiller's refusal, or one that a plan has composed."""
         self._start(reply.status, reply.reason, reply.headers, _length(reply.headers))
         self._write(reply.content)
         self._client.finish()
+
+    def emit(self, headers: Headers, content: bytes) -> None:
+        """Give a piece of an answer that a plan composes."""
+        if not self._client.started:
+            self._record.streaming = self.appendable = names.is_kind(names.SSE, headers)
+            self._start(200, b"OK", headers, None)
+        self._write(content)
+
+    def finish(self, reply: Reply | None) -> None:
+        """End a composed answer: with this whole one, or after what was emitted."""
+        if reply is None:
+            self._client.finish()
+        else:
+            self.reply(reply)
 
     async def _verbatim(self, response: httpx.Response, headers: Headers) -> None:
         self._start_as(response, headers, _length(headers))
@@ -66,7 +79,7 @@ class Relay:
         self._client.finish(getattr(response.stream, "trailers", ()))
 
     async def _events(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
-        api = self._record.exchange.api
+        api = self._record.api
         assert api is not None
         usage = SseUsage(api, cached_tokens)
         self._start_as(response, headers, None)
@@ -75,7 +88,7 @@ class Relay:
         self._client.finish(getattr(response.stream, "trailers", ()))
 
     async def _document(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
-        api = self._record.exchange.api
+        api = self._record.api
         assert api is not None
         pieces: list[bytes] = []
         await self._pour(response, pieces.append)
@@ -102,20 +115,22 @@ class Relay:
 
     def _start_as(self, response: httpx.Response, headers: Headers, length: int | None) -> None:
         plain = not names.first(headers, names.CONTENT_ENCODING)
-        self.appendable = self._record.exchange.streaming and plain and length is None
+        self.appendable = self._record.streaming and plain and length is None
         self._start(response.status_code, response.extensions.get("reason_phrase", b""), headers, length)
 
     def _start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
-        self._record.exchange.status = status
+        self._record.status = status
         self._client.start(status, headers, reason=reason, body_length=length)
 
     def _write(self, piece: bytes) -> None:
         if not piece:
             return
-        exchange = self._record.exchange
-        if exchange.first_byte_s is None:
-            exchange.first_byte_s = self._record.first_byte_s = monotonic()
-        exchange.sent_bytes += len(piece)
+        record = self._record
+        if record.first_byte_s is None:
+            record.first_byte_s = monotonic()
+            if self._leg is not None:
+                self._leg.first_byte_s = record.first_byte_s
+        record.sent_bytes += len(piece)
         self._client.write(piece)
 
 
@@ -123,8 +138,3 @@ def _length(headers: Headers) -> int | None:
     """The announced length in bytes; None when the body tells its end itself."""
     length = names.first(headers, names.CONTENT_LENGTH)
     return None if length is None else int(length)
-
-
-def _is(kind: bytes, headers: Headers) -> bool:
-    value = names.first(headers, names.CONTENT_TYPE)
-    return value is not None and value.partition(b";")[0].strip().lower() == kind

@@ -55,8 +55,9 @@ class Rules:
 class Route:
     """What the endpoint picker decided for one request.
 
-    prefill_candidates: how many prefillers the header named. named_source: the source as the header said it,
-    used or not. no_pull: why it is not used.
+    prefill_candidates: how many prefillers the header named. encoders: those that may be used, of
+    `encoder_candidates` that the header named. named_source: the source as the header said it, used or not.
+    no_pull: why it is not used. own: this pod as its peers name it, when that is known.
     """
 
     decoder: Endpoint
@@ -65,6 +66,14 @@ class Route:
     source: Peer | None = None
     named_source: Endpoint | None = None
     no_pull: NoPull | None = None
+    encoders: tuple[Endpoint, ...] = ()
+    encoder_candidates: int = 0
+    own: Endpoint | None = None
+
+    @property
+    def local_source(self) -> Peer | None:
+        """The source that the local engine can pull from when it computes the prompt itself."""
+        return None if self.source is None or self.source.endpoint == self.own else self.source
 
     def without_source(self, reason: NoPull) -> Route:
         """The same route with no pull, and the reason for it."""
@@ -79,15 +88,15 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     """
     routing = [(name, value) for key, value in headers if (name := key.lower()) in names.ROUTING]
     if not routing:
-        return Route(rules.decoder)
+        return Route(rules.decoder, own=rules.own)
     candidates = _candidates(routing, names.PREFILLER)
     prefiller = _prefiller(candidates, rules, choose) if candidates else None
     sources = _candidates(routing, names.KV_SOURCE, split=False)
     if not sources:
-        return Route(rules.decoder, prefiller, len(candidates))
+        return Route(rules.decoder, prefiller, len(candidates), own=rules.own)
     named, no_pull = _source(sources[0], rules, prefiller.endpoint if prefiller else rules.own)
     source = rules.peer(named) if named and not no_pull else None
-    return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull)
+    return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull, own=rules.own)
 
 
 def _candidates(

@@ -16,23 +16,19 @@ from types import TracebackType
 import httpx
 
 from sidecar import headers as names
-from sidecar.body import BadBody, Body
 from sidecar.endpoint import Endpoint
 from sidecar.errors import (
     EngineConnectTimeout,
     EngineDied,
     EngineNotReady,
+    EngineSilent,
     EngineUnreachable,
     LegFailed,
-    LegRefused,
-    UnusableAnswer,
 )
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
-from sidecar.transport import RawRequest, raw_headers
-
-# A prefill answer is read whole. vLLM's largest, with the block ids of a full context, stays under 1 MiB.
-MAX_REPLY_BYTES = 64 * 1024 * 1024
+from sidecar.replying import Reading, parsed, unread
+from sidecar.transport import RawRequest
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -86,29 +82,42 @@ class Upstream:
             await stage.transport.aclose()
 
     async def ask(self, record: LegRecord) -> Reply:
-        """Send a leg until it has a usable answer or its retries are used up.
+        """Send a leg until it has a usable JSON answer or its retries are used up.
 
-        Raises LegRefused, EngineUnreachable, EngineDied or UnusableAnswer.
+        Raises LegRefused, EngineUnreachable, EngineSilent, EngineDied or UnusableAnswer.
         """
+        return await self._until_answered(record, parsed)
+
+    async def complete(self, record: LegRecord) -> Reply:
+        """The same for a leg whose 2xx answer nobody reads, of whatever kind: it has no content."""
+        return await self._until_answered(record, unread)
+
+    async def _until_answered(self, record: LegRecord, read: Reading) -> Reply:
         with self._observers.leg(record):
             try:
-                return await self._ask(record)
+                return await self._retried(record, read)
             finally:
                 record.ended_s = monotonic()
 
-    async def _ask(self, record: LegRecord) -> Reply:
+    async def _retried(self, record: LegRecord, read: Reading) -> Reply:
+        most = self._retries.most if record.leg.role is Role.PREFILL else 0
         while True:
             try:
-                return await self._read(record)
+                return await self._answer(record, read)
             except LegFailed as failed:
-                if not failed.retryable or record.attempts > self._retries.most:
+                if not failed.retryable or record.attempts > most:
                     raise
             await asyncio.sleep(self._retries.backoff_s)
 
-    async def _read(self, record: LegRecord) -> Reply:
-        async with self.send(record, plain=True) as response:
-            content = await _read_whole(response, record)
-        return _reply(record, response, content)
+    async def _answer(self, record: LegRecord, read: Reading) -> Reply:
+        try:
+            async with asyncio.timeout(record.leg.timeout_s):
+                async with self.send(record, plain=read is parsed) as response:
+                    return await read(record, response)
+        except TimeoutError:
+            failed = _silent(record.leg)
+            record.error = failed.label
+            raise failed from None
 
 
 class Sending:
@@ -190,31 +199,10 @@ def _url(scheme: str, target: Endpoint, path: bytes) -> httpx.URL:
         return base
 
 
-async def _read_whole(response: httpx.Response, record: LegRecord) -> bytes:
-    pieces: list[bytes] = []
-    total_bytes = 0
-    async for piece in response.stream:  # type: ignore[union-attr]
-        if not pieces:
-            record.first_byte_s = monotonic()
-        pieces.append(piece)
-        total_bytes += len(piece)
-        if total_bytes > MAX_REPLY_BYTES:
-            raise UnusableAnswer(record.leg, f"the {record.leg.role} answer is over {MAX_REPLY_BYTES} bytes")
-    return b"".join(pieces)
-
-
-def _reply(record: LegRecord, response: httpx.Response, content: bytes) -> Reply:
-    leg, status = record.leg, response.status_code
-    headers = names.relayed(raw_headers(response))
-    reason = response.extensions.get("reason_phrase", b"")
-    if not response.is_success:
-        record.error = LegRefused.label
-        raise LegRefused(leg, Reply(status, reason, headers, content, Body({})))
-    try:
-        return Reply(status, reason, headers, content, Body.parse(content))
-    except BadBody as error:
-        record.error = UnusableAnswer.label
-        raise UnusableAnswer(leg, f"the {leg.role} engine's answer cannot be read: {error}") from None
+def _silent(leg: Leg) -> LegFailed:
+    """A question to a bootstrap server that gets no answer is one that could not be asked (502)."""
+    silent = EngineSilent(leg)
+    return EngineUnreachable(leg, silent.message) if leg.role is Role.LOOKUP else silent
 
 
 def _mapped(error: BaseException, leg: Leg) -> BaseException:

@@ -16,7 +16,8 @@ SRC, SRC_NEW = b"x-kv-cache-source-host-port", b"x-llm-d-kv-cache-source-host-po
 ENC, DP = b"x-encoder-hosts-ports", b"x-data-parallel-host-port"
 
 DECODER = Endpoint("localhost", 8200)
-RULES = Rules(decoder=DECODER, own=Endpoint("10.0.0.1", 8000), base_port=8000, p2p_port=7777, pulls=True)
+OWN = Endpoint("10.0.0.1", 8000)
+RULES = Rules(decoder=DECODER, own=OWN, base_port=8000, p2p_port=7777, pulls=True)
 NO_PULLS = Rules(decoder=DECODER, own=Endpoint("10.0.0.1", 8000), base_port=8000, p2p_port=7777)
 SAMPLING = Rules(decoder=DECODER, own=None, base_port=8000, p2p_port=7777, sample=True)
 
@@ -38,11 +39,11 @@ def prefiller_of(lines: Lines) -> tuple[str | None, int]:
 
 
 def test_without_routing_headers_the_local_engine_answers() -> None:
-    assert read([(b"host", b"x"), (b"authorization", b"k")], RULES, never) == Route(DECODER)
+    assert read([(b"host", b"x"), (b"authorization", b"k")], RULES, never) == Route(DECODER, own=OWN)
 
 
 def test_headers_that_route_nowhere_here_change_nothing() -> None:
-    assert read([(ENC, b"10.0.0.9:8000"), (DP, b"10.0.0.1:8000")], RULES, never) == Route(DECODER)
+    assert read([(ENC, b"10.0.0.9:8000"), (DP, b"10.0.0.1:8000")], RULES, never) == Route(DECODER, own=OWN)
 
 
 PREFILLERS: dict[str, tuple[Lines, str | None, int]] = {
@@ -121,7 +122,7 @@ SOURCES: dict[str, tuple[Lines, str]] = {
 @pytest.mark.parametrize(("lines", "netloc"), SOURCES.values(), ids=SOURCES.keys())
 def test_a_source_is_pulled_from_at_its_p2p_port(lines: Lines, netloc: str) -> None:
     source = Peer(Endpoint.parse(netloc), 7777)
-    assert read(lines, RULES, never) == Route(DECODER, source=source, named_source=source.endpoint)
+    assert read(lines, RULES, never) == Route(DECODER, source=source, named_source=source.endpoint, own=OWN)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_a_malformed_source_is_ignored(value: bytes) -> None:
 
 
 def test_an_empty_source_is_no_source() -> None:
-    assert read([(SRC, b""), (SRC_NEW, b" ")], RULES, never) == Route(DECODER)
+    assert read([(SRC, b""), (SRC_NEW, b" ")], RULES, never) == Route(DECODER, own=OWN)
 
 
 def test_a_connector_without_p2p_ignores_the_source() -> None:
@@ -205,6 +206,13 @@ def test_one_rank_has_one_p2p_port_whatever_the_endpoints_port() -> None:
         assert RULES.peer(Endpoint("10.0.0.2", port)).p2p == Endpoint("10.0.0.2", 7777)
 
 
+def test_the_local_engine_pulls_from_a_source_that_is_not_itself() -> None:
+    elsewhere = read([(PRE, b"10.0.0.3:8000"), (SRC, b"10.0.0.2:8000")], RULES, never)
+    assert elsewhere.local_source == elsewhere.source == peer("10.0.0.2", 8000)
+    itself = read([(PRE, b"10.0.0.3:8000"), (SRC, b"10.0.0.1:8000")], RULES, never)
+    assert (itself.source, itself.local_source) == (peer("10.0.0.1", 8000), None)
+
+
 def test_a_route_without_its_source_keeps_everything_else_and_says_why() -> None:
     route = read([(PRE, b"10.0.0.3:8000,b:1"), (SRC, b"10.0.0.2:8000")], RULES, never)
     assert route.without_source(NoPull.UNREACHABLE) == Route(
@@ -214,6 +222,7 @@ def test_a_route_without_its_source_keeps_everything_else_and_says_why() -> None
         source=None,
         named_source=Endpoint("10.0.0.2", 8000),
         no_pull=NoPull.UNREACHABLE,
+        own=OWN,
     )
     assert NoPull.UNREACHABLE.value == "source_unreachable"  # contract section 12
 

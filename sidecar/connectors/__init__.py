@@ -1,10 +1,11 @@
 """The KV connectors: how a prompt computed by one engine reaches the engine that decodes it.
 
-Rule: a connector is one file, one test file and one line in `CONNECTORS`. It turns a `Call` and a `Route`
-that names a prefiller into a `Plan`; it cannot reach the network, the clock, the environment or another
-connector.
-Its one function is a generator: `[reply] = yield Ask((leg,))` sends a leg and gets its answer, and
-`return Deliver(leg)` says which leg answers the client. A leg that fails is raised at the `yield`.
+Rule: a connector is one file, one test file and one line in `CONNECTORS`. It turns a `Call`, a `Route` that
+names a prefiller and its own `Options` into a `Plan`; it cannot reach the network, the clock, the environment
+or another connector.
+Its one function is a generator: `[reply] = yield Ask((leg,))` sends a leg and gets its answer, `yield
+Start(leg)` sends one and goes on, and `return Deliver(leg)` says which leg answers the client. A leg that
+fails is raised at the `yield`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 
 from sidecar.call import Call
 from sidecar.connectors import nixlv2, offloading
-from sidecar.plan import Deliver, Plan
+from sidecar.connectors.options import Options
+from sidecar.plan import Plan
 from sidecar.routing import Route
 
-__all__ = ["CONNECTORS", "Connector", "decode_only", "plan_for"]
+__all__ = ["CONNECTORS", "Connector", "Options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Connector:
     `--enable-p2p-pull` says so.
     """
 
-    plan: Callable[[Call, Route], Plan]
+    plan: Callable[[Call, Route, Options], Plan]
     pulls: bool | None
 
 
@@ -36,14 +38,3 @@ CONNECTORS: dict[str, Connector] = {
     "nixlv2": Connector(nixlv2.plan, pulls=None),
     "offloading": Connector(offloading.plan, pulls=True),
 }
-
-
-def decode_only(call: Call, route: Route) -> Plan:
-    """No prefiller was named: the local engine answers, pulling from the source when there is one."""
-    yield from ()  # asks nothing; every plan is a generator
-    return Deliver(call.decode(route.decoder, route.source))
-
-
-def plan_for(connector: Connector, call: Call, route: Route) -> Plan:
-    """The plan of one request."""
-    return connector.plan(call, route) if route.prefiller else decode_only(call, route)

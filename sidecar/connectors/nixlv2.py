@@ -7,6 +7,7 @@ leg, and only that one, also pulls (seen on vLLM 0.32 MultiConnector: on both le
 from __future__ import annotations
 
 from sidecar.call import Call
+from sidecar.connectors.options import Options
 from sidecar.kvparams import FIELD, complete_handoff
 from sidecar.plan import Ask, Deliver, Plan
 from sidecar.routing import Route
@@ -22,7 +23,7 @@ _PREFILL = {
 }
 
 
-def plan(call: Call, route: Route) -> Plan:
+def plan(call: Call, route: Route, options: Options) -> Plan:
     """Prefill on the route's prefiller, then decode with the params that it answered."""
     assert route.prefiller is not None
     prefill = call.prefill(route.prefiller, _PREFILL, route.source)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from sidecar.body import dump
 from sidecar.call import Call
+from sidecar.connectors.options import Options
 from sidecar.plan import Ask, Deliver, Plan
 from sidecar.routing import Route
 
 
-def plan(call: Call, route: Route) -> Plan:
+def plan(call: Call, route: Route, options: Options) -> Plan:
     """Prefill on the route's prefiller under a fresh id, then let the decoder fetch that id from it."""
     assert route.prefiller is not None
     handoff_id = call.ids.handoff

@@ -47,7 +47,10 @@ class ExchangeRecord:
 
 @dataclass(slots=True, kw_only=True)
 class LegRecord:
-    """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer."""
+    """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer.
+
+    refused: its answer said that it is none (`plan.Offer`), and nothing of it reached the client.
+    """
 
     exchange: ExchangeRecord
     leg: Leg
@@ -55,6 +58,7 @@ class LegRecord:
     attempts: int = 0
     status: int | None = None
     error: str | None = None
+    refused: bool = False
     head_s: float | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None

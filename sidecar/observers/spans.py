@@ -108,6 +108,8 @@ def leg_end(record: LegRecord, connector: str) -> Attributes:
             return attributes | _prefill(record)
         case Role.DECODE:
             return attributes | _decode(record)
+        case Role.ENCODE | Role.LOOKUP:
+            return attributes
 
 
 def leg_failure(record: LegRecord, error: BaseException | None) -> Failure | None:

@@ -38,6 +38,35 @@ class BodyStream(httpx.AsyncByteStream):
         """Trailer fields as (name, value), as sent; filled once the body has ended."""
         return self._answer.trailers
 
+    @property
+    def kept(self) -> bytes:
+        """What has come before anyone reads; it stays for the reader."""
+        return b"".join(self._kept)
+
+    @property
+    def fault(self) -> BaseException | None:
+        """Why the body was cut short, if it was."""
+        return self._answer.fault
+
+    async def more(self) -> bool:
+        """Wait for bytes beyond `kept`; False when none come before somebody reads: at the end, or full.
+
+        To be called before reading. Raises what cut the body short.
+        """
+        answer, before_bytes = self._answer, self._kept_bytes
+        while not answer.settled and self._kept_bytes == before_bytes:
+            if self._full:
+                return False
+            answer.waiter = self._connection.future()
+            try:
+                await answer.waiter
+            except BaseException:
+                self.abandon()
+                raise
+        if answer.fault is not None:
+            raise answer.fault
+        return self._kept_bytes > before_bytes
+
     async def relay(self, write: Callable[[bytes], object]) -> None:
         """Give every body piece to write, in the same loop turn in which it comes; return at the body's end.
 

@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.api import APIS, Api
-from sidecar.connectors import CONNECTORS, Connector, plan_for
-from sidecar.plan import Leg, Peer, Role
+from sidecar.call import Call
+from sidecar.connectors import CONNECTORS, Connector
+from sidecar.plan import Leg, Peer, Plan, Role
+from sidecar.planning import Planner
+from sidecar.routing import Route
 from tests.connectors.play import (
     DECODER,
+    OPTIONS,
     PREFILLER,
     SOURCE,
     Played,
@@ -82,9 +86,14 @@ CAPS: dict[str, dict[str, Any]] = {
 }
 
 
+def plan_of(connector: Connector, call: Call, route: Route) -> Plan:
+    """The plan as the sidecar makes it."""
+    return Planner(connector, OPTIONS).plan(call, route)
+
+
 def played(connector: Connector, api: Api, raw: bytes = BODY, source: Peer | None = SOURCE) -> Played:
     """The whole plan of a request through a prefiller."""
-    plan = plan_for(connector, call_of(raw, api, HEADERS), route_of(source=source))
+    plan = plan_of(connector, call_of(raw, api, HEADERS), route_of(source=source))
     return play(plan, reply_of(ANSWER))
 
 
@@ -127,7 +136,7 @@ def test_the_prefiller_computes_and_the_local_engine_answers(connector: Connecto
 @every
 def test_nothing_of_the_clients_params_leaves_from_any_place(connector: Connector, api: Api) -> None:
     legs = played(connector, api).legs
-    legs += play(plan_for(connector, call_of(BODY, api), route_of(prefiller=None, source=SOURCE))).legs
+    legs += play(plan_of(connector, call_of(BODY, api), route_of(prefiller=None, source=SOURCE))).legs
     for leg in legs:
         assert b"SENTINEL" not in (leg.content or b"")
 
@@ -201,14 +210,14 @@ def test_both_legs_share_one_request_id(connector: Connector, api: Api) -> None:
         ((), (b"x-request-id", ids.request.encode())),
         (((b"X-Request-ID", b"rid-1"),), (b"X-Request-ID", b"rid-1")),
     ):
-        plan = plan_for(connector, call_of(BODY, api, sent, ids), route_of())
+        plan = plan_of(connector, call_of(BODY, api, sent, ids), route_of())
         assert [leg.headers for leg in play(plan, reply_of(ANSWER)).legs] == [(expected,), (expected,)]
 
 
 @every
 def test_legs_are_deterministic(connector: Connector, api: Api) -> None:
     ids = fresh_ids()
-    plans = [plan_for(connector, call_of(BODY, api, HEADERS, ids), route_of(source=SOURCE)) for _ in range(2)]
+    plans = [plan_of(connector, call_of(BODY, api, HEADERS, ids), route_of(source=SOURCE)) for _ in range(2)]
     first, second = [play(plan, reply_of(ANSWER)) for plan in plans]
     assert first == second
 
@@ -217,7 +226,7 @@ def test_legs_are_deterministic(connector: Connector, api: Api) -> None:
 def test_without_a_prefiller_the_local_engine_gets_the_original_bytes(connector: Connector, api: Api) -> None:
     ids = fresh_ids()
     original = BODY.replace(b',"kv_transfer_params":{"client":"SENTINEL"} }', b" }")  # no duplicate keys
-    plan = plan_for(connector, call_of(original, api, HEADERS, ids), route_of(prefiller=None))
+    plan = plan_of(connector, call_of(original, api, HEADERS, ids), route_of(prefiller=None))
     made = play(plan)
     assert made.steps == []
     assert made.deliver.leg == Leg(Role.DECODE, DECODER, b"POST", api.path, KEPT, original)
@@ -227,7 +236,7 @@ def test_without_a_prefiller_the_local_engine_gets_the_original_bytes(connector:
 @every
 def test_without_a_prefiller_a_pull_is_the_only_change(connector: Connector, api: Api) -> None:
     ids = fresh_ids()
-    made = play(plan_for(connector, call_of(BODY, api, ids=ids), route_of(prefiller=None, source=SOURCE)))
+    made = play(plan_of(connector, call_of(BODY, api, ids=ids), route_of(prefiller=None, source=SOURCE)))
     pull = {"kv_request_id": ids.pull, "remote_host": "10.0.0.2", "remote_port": 7778}
     assert params_of(made.deliver.leg) == {"remote_kv_source": pull}
     assert made.deliver.leg.pull is not None

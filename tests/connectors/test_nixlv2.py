@@ -7,7 +7,18 @@ import pytest
 from sidecar.connectors import nixlv2
 from sidecar.errors import EngineUnreachable, LegFailed, LegRefused
 from sidecar.plan import Ask, Deliver, Leg, Reply, Role
-from tests.connectors.play import DECODER, PREFILLER, SOURCE, call_of, fresh_ids, play, reply_of, route_of
+from tests.connectors.play import (
+    DECODER,
+    OPTIONS,
+    PREFILLER,
+    SOURCE,
+    call_of,
+    fresh_ids,
+    legs_of,
+    play,
+    reply_of,
+    route_of,
+)
 
 CLIENT = b'{"model":"m","prompt":"hi", "stream":true,"max_tokens":50,"min_tokens":3}'
 # As vLLM 0.32 answered, with a key that it does not have yet and spacing of its own.
@@ -32,7 +43,7 @@ def answer(params: bytes | None, usage: bytes = b'{"prompt_tokens_details":{"cac
 
 def test_prefill_then_decode_with_what_the_prefiller_answered_whole() -> None:
     ids = fresh_ids()
-    played = play(nixlv2.plan(call_of(CLIENT, ids=ids), route_of()), answer(PARAMS))
+    played = play(nixlv2.plan(call_of(CLIENT, ids=ids), route_of(), OPTIONS), answer(PARAMS))
     headers = ((b"x-request-id", ids.request.encode()),)
     prefill = Leg(
         Role.PREFILL,
@@ -58,7 +69,7 @@ def test_prefill_then_decode_with_what_the_prefiller_answered_whole() -> None:
 
 def test_a_pull_goes_on_the_prefill_leg_and_never_to_the_decoder() -> None:
     ids = fresh_ids()
-    played = play(nixlv2.plan(call_of(CLIENT, ids=ids), route_of(source=SOURCE)), answer(PARAMS))
+    played = play(nixlv2.plan(call_of(CLIENT, ids=ids), route_of(source=SOURCE), OPTIONS), answer(PARAMS))
     prefill, decode = played.legs
     pull = b'{"kv_request_id":"%s","remote_host":"10.0.0.2","remote_port":7778}' % ids.pull.encode()
     assert prefill.content == (
@@ -100,7 +111,7 @@ def test_a_handoff_that_cannot_be_used_is_reported_and_decode_goes_on_without_it
     params: bytes | None,
 ) -> None:
     client = CLIENT[:-1] + b',"kv_transfer_params":{"evil":1}}'
-    played = play(nixlv2.plan(call_of(client), route_of()), answer(params))
+    played = play(nixlv2.plan(call_of(client), route_of(), OPTIONS), answer(params))
     assert played.deliver.leg.content == CLIENT.replace(b" ", b"")
     assert played.deliver.handoff_lost
     assert played.deliver.cached_tokens == 96
@@ -108,7 +119,7 @@ def test_a_handoff_that_cannot_be_used_is_reported_and_decode_goes_on_without_it
 
 def test_a_missing_and_an_incomplete_handoff_are_told_apart() -> None:
     lost = [
-        play(nixlv2.plan(call_of(CLIENT), route_of()), answer(params)).deliver.handoff_lost
+        play(nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS), answer(params)).deliver.handoff_lost
         for params in (None, b"null", b'{"do_remote_prefill":true}')
     ]
     assert lost[0] == lost[1] != lost[2]
@@ -124,7 +135,7 @@ def test_a_missing_and_an_incomplete_handoff_are_told_apart() -> None:
     ids=["an older engine's", "nothing to fetch", "unknown keys only"],
 )
 def test_every_other_answer_is_used_whole(params: bytes) -> None:
-    played = play(nixlv2.plan(call_of(CLIENT), route_of()), answer(params))
+    played = play(nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS), answer(params))
     assert (played.deliver.leg.content or b"").endswith(b'"kv_transfer_params":' + params + b"}")
     assert played.deliver.handoff_lost is None
 
@@ -140,20 +151,20 @@ def test_every_other_answer_is_used_whole(params: bytes) -> None:
     ],
 )
 def test_the_client_is_told_the_prefillers_cached_tokens(usage: bytes, cached_tokens: int) -> None:
-    played = play(nixlv2.plan(call_of(CLIENT), route_of()), answer(PARAMS, usage))
+    played = play(nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS), answer(PARAMS, usage))
     assert played.deliver.cached_tokens == cached_tokens
 
 
 def test_the_answer_of_one_request_is_never_used_for_another() -> None:
-    first = play(nixlv2.plan(call_of(CLIENT), route_of()), answer(PARAMS))
-    second = play(nixlv2.plan(call_of(CLIENT), route_of()), answer(None))
+    first = play(nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS), answer(PARAMS))
+    second = play(nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS), answer(None))
     assert PARAMS in (first.deliver.leg.content or b"")
     assert b"kv_transfer_params" not in (second.deliver.leg.content or b"")
 
 
 def test_a_failed_prefill_ends_the_plan_and_decode_is_never_sent() -> None:
-    plan = nixlv2.plan(call_of(CLIENT), route_of())
-    leg = next(plan).legs[0]
+    plan = nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS)
+    leg = legs_of(next(plan))[0]
     refusal = LegRefused(leg, Reply(404, b"Not Found", (), b"{}", reply_of(b"{}").body))
     with pytest.raises(LegFailed) as raised:
         plan.throw(refusal)
@@ -161,7 +172,7 @@ def test_a_failed_prefill_ends_the_plan_and_decode_is_never_sent() -> None:
 
 
 def test_an_unreachable_prefiller_ends_the_plan_too() -> None:
-    plan = nixlv2.plan(call_of(CLIENT), route_of())
-    leg = next(plan).legs[0]
+    plan = nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS)
+    leg = legs_of(next(plan))[0]
     with pytest.raises(EngineUnreachable):
         plan.throw(EngineUnreachable(leg, "m"))

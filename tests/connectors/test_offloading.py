@@ -8,7 +8,18 @@ from sidecar.connectors import offloading
 from sidecar.endpoint import Endpoint
 from sidecar.errors import EngineDied
 from sidecar.plan import Ask, Deliver, Leg, Peer, Role
-from tests.connectors.play import DECODER, PREFILLER, SOURCE, call_of, fresh_ids, play, reply_of, route_of
+from tests.connectors.play import (
+    DECODER,
+    OPTIONS,
+    PREFILLER,
+    SOURCE,
+    call_of,
+    fresh_ids,
+    legs_of,
+    play,
+    reply_of,
+    route_of,
+)
 
 CLIENT = b'{"model":"m","prompt":"hi", "stream":true,"max_tokens":50}'
 ANSWER = b'{"id":"cmpl-9","usage":{"prompt_tokens_details":{"cached_tokens":96}},"kv_transfer_params":null}'
@@ -16,7 +27,7 @@ ANSWER = b'{"id":"cmpl-9","usage":{"prompt_tokens_details":{"cached_tokens":96}}
 
 def test_prefill_under_a_fresh_id_then_decode_fetches_that_id() -> None:
     ids = fresh_ids()
-    played = play(offloading.plan(call_of(CLIENT, ids=ids), route_of()), reply_of(ANSWER))
+    played = play(offloading.plan(call_of(CLIENT, ids=ids), route_of(), OPTIONS), reply_of(ANSWER))
     headers = ((b"x-request-id", ids.request.encode()),)
     prefill = Leg(
         Role.PREFILL,
@@ -42,7 +53,9 @@ def test_prefill_under_a_fresh_id_then_decode_fetches_that_id() -> None:
 
 def test_a_pull_has_its_own_id_and_goes_on_the_prefill_leg_only() -> None:
     ids = fresh_ids()
-    played = play(offloading.plan(call_of(CLIENT, ids=ids), route_of(source=SOURCE)), reply_of(ANSWER))
+    played = play(
+        offloading.plan(call_of(CLIENT, ids=ids), route_of(source=SOURCE), OPTIONS), reply_of(ANSWER)
+    )
     prefill, decode = played.legs
     assert prefill.content == (
         b'{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"kv_transfer_params":{"remote_decoder":'
@@ -58,7 +71,7 @@ def test_a_pull_has_its_own_id_and_goes_on_the_prefill_leg_only() -> None:
 
 def test_an_ipv6_prefiller_is_named_without_brackets_and_at_its_ranks_port() -> None:
     prefiller = Peer(Endpoint.parse("[FD00::3]:8002"), 7779)
-    played = play(offloading.plan(call_of(b"{}"), route_of(prefiller=prefiller)), reply_of(ANSWER))
+    played = play(offloading.plan(call_of(b"{}"), route_of(prefiller=prefiller), OPTIONS), reply_of(ANSWER))
     assert b'"remote_host":"fd00::3","remote_port":7779' in (played.deliver.leg.content or b"")
     assert played.legs[0].target.netloc == "[fd00::3]:8002"
 
@@ -69,18 +82,21 @@ def test_an_ipv6_prefiller_is_named_without_brackets_and_at_its_ranks_port() -> 
 def test_of_the_prefill_answer_only_usage_is_read(params: bytes) -> None:
     ids = fresh_ids()
     answer = b'{"usage":{"prompt_tokens_details":{"cached_tokens":5}},"kv_transfer_params":' + params + b"}"
-    plain = play(offloading.plan(call_of(CLIENT, ids=ids), route_of()), reply_of(ANSWER))
-    odd = play(offloading.plan(call_of(CLIENT, ids=ids), route_of()), reply_of(answer))
+    plain = play(offloading.plan(call_of(CLIENT, ids=ids), route_of(), OPTIONS), reply_of(ANSWER))
+    odd = play(offloading.plan(call_of(CLIENT, ids=ids), route_of(), OPTIONS), reply_of(answer))
     assert odd.deliver.leg == plain.deliver.leg
     assert (odd.deliver.cached_tokens, odd.deliver.handoff_lost) == (5, None)
 
 
 def test_an_answer_without_a_count_is_a_count_of_none() -> None:
-    assert play(offloading.plan(call_of(CLIENT), route_of()), reply_of(b"{}")).deliver.cached_tokens == 0
+    assert (
+        play(offloading.plan(call_of(CLIENT), route_of(), OPTIONS), reply_of(b"{}")).deliver.cached_tokens
+        == 0
+    )
 
 
 def test_a_failed_prefill_ends_the_plan_and_decode_is_never_sent() -> None:
-    plan = offloading.plan(call_of(CLIENT), route_of())
-    leg = next(plan).legs[0]
+    plan = offloading.plan(call_of(CLIENT), route_of(), OPTIONS)
+    leg = legs_of(next(plan))[0]
     with pytest.raises(EngineDied):
         plan.throw(EngineDied(leg, "m"))
