@@ -244,6 +244,7 @@ def _tracing(settings: Settings) -> Tracing | None:
     return Tracing(
         tracer_provider(os.environ, __version__),
         settings.kv_connector,
+        ec_connector=settings.ec_connector,
         scheme="https" if settings.secure_serving else "http",
         own=_own(settings),
     )

@@ -65,7 +65,8 @@ class Leg:
     """One upstream request made for one client request.
 
     `content` None means the client's own body, streamed through unread. timeout_s: longest wait for the whole
-    answer, in seconds; None where only the client's presence bounds it.
+    answer, in seconds; None where only the client's presence bounds it. room: the number under which it meets
+    its other leg, for protocols that have one; its spans tell it.
     """
 
     role: Role
@@ -76,6 +77,7 @@ class Leg:
     content: bytes | None
     pull: Pull | None = None
     timeout_s: float | None = None
+    room: int | None = None
 
     def with_header(self, name: bytes, value: bytes) -> Leg:
         """The same leg with this header, in place of any that the client sent of that (lower case) name."""

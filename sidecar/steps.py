@@ -59,6 +59,7 @@ class Steps:
         """Send the leg that answers the client and relay its answer."""
         record = self.leg_record(deliver.leg)
         self._record.handoff_lost = deliver.handoff_lost
+        self._record.held = deliver.after_started
         plain = deliver.cached_tokens is not None
         with self._services.observers.leg(record):
             try:
@@ -106,7 +107,9 @@ class Steps:
             case Ask(legs, cache_s):
                 return [await self._remembered(leg, cache_s) for leg in legs]
             case Start(leg):
-                sending = self._services.upstream.complete(self.leg_record(leg))
+                record = self.leg_record(leg)
+                record.started = True
+                sending = self._services.upstream.complete(record)
                 self._started.append(self._services.started.start(leg, sending))
                 return []
             case Offer():

@@ -23,6 +23,7 @@ class ExchangeRecord:
     client, None when nothing was sent. error: a short label. detail: what the client was told of it.
     Neither has text of a body. streaming: the client gets
     an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller computed them.
+    held: the answer waited for a started leg's (`plan.Deliver.after_started`).
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     """
 
@@ -39,6 +40,7 @@ class ExchangeRecord:
     detail: str | None = None
     streaming: bool = False
     handoff_lost: str | None = None
+    held: bool = False
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0
@@ -49,7 +51,8 @@ class ExchangeRecord:
 class LegRecord:
     """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer.
 
-    refused: its answer said that it is none (`plan.Offer`), and nothing of it reached the client.
+    started: it ran beside the exchange (`plan.Start`). refused: its answer said that it is none
+    (`plan.Offer`), and nothing of it reached the client.
     """
 
     exchange: ExchangeRecord
@@ -58,6 +61,7 @@ class LegRecord:
     attempts: int = 0
     status: int | None = None
     error: str | None = None
+    started: bool = False
     refused: bool = False
     head_s: float | None = None
     first_byte_s: float | None = None

@@ -1,4 +1,4 @@
-"""Says what the spans of an exchange, a leg and an attempt tell: names, attributes and failures.
+"""Says what the spans of an exchange and an attempt tell (names, attributes, failures); `leg_spans` the rest.
 
 Rule: pure, from records alone. Attribute names and the spans they stand on are the peer's (llm-d-router
 pkg/sidecar/proxy/dispatch.go and connector_*.go, pkg/common/observability/semconv/llm_d.go, October 2026) and
@@ -15,9 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from sidecar.api import APIS
 from sidecar.endpoint import Endpoint
-from sidecar.errors import LegFailed
-from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord
-from sidecar.plan import Role
+from sidecar.observers.records import Attempt, ExchangeRecord
 from sidecar.routing import NoPull, Route
 
 Attributes = dict[str, AttributeValue]
@@ -66,8 +64,8 @@ def exchange_start(record: ExchangeRecord, scheme: str, own: Endpoint | None) ->
     return attributes
 
 
-def exchange_end(record: ExchangeRecord, connector: str) -> Attributes:
-    """What is known when the answer has ended."""
+def exchange_end(record: ExchangeRecord, connector: str, ec_connector: str | None) -> Attributes:
+    """What is known when the answer has ended. The connectors are the flags' values."""
     attributes: Attributes = {}
     if record.status is not None:
         attributes["http.response.status_code"] = record.status
@@ -79,9 +77,13 @@ def exchange_end(record: ExchangeRecord, connector: str) -> Attributes:
         attributes["llm_d.openai.api"] = record.api.name
         attributes["llm_d.pd_proxy.connector"] = connector
         attributes["llm_d.pd_proxy.kv_connector"] = connector
+        if ec_connector is not None:
+            attributes["llm_d.pd_proxy.ec_connector"] = ec_connector
         attributes["llm_d.pd_proxy.request_path"] = record.path
         if record.route is not None:
-            attributes |= _routing(record.route)
+            attributes |= _routing(record.route) | _encoders(record.route)
+            if record.held:
+                attributes["llm_d.pd_proxy.parallel_dispatch"] = True
     return attributes
 
 
@@ -96,32 +98,6 @@ def exchange_failure(record: ExchangeRecord, error: BaseException | None) -> Fai
     if label is None and error is not None:
         label = type(error).__name__
     return None if label is None else Failure(label, _words(label))
-
-
-def leg_end(record: LegRecord, connector: str) -> Attributes:
-    """What a leg's span tells."""
-    attributes: Attributes = {"llm_d.pd_proxy.connector": connector}
-    if record.exchange.request_id:
-        attributes["llm_d.pd_proxy.request_id"] = record.exchange.request_id
-    match record.leg.role:
-        case Role.PREFILL:
-            return attributes | _prefill(record)
-        case Role.DECODE:
-            return attributes | _decode(record)
-        case Role.ENCODE | Role.LOOKUP:
-            return attributes
-
-
-def leg_failure(record: LegRecord, error: BaseException | None) -> Failure | None:
-    """A leg that raised, or whose answer is not 2xx (the peer's text: "prefill request failed")."""
-    if isinstance(error, asyncio.CancelledError):
-        return Failure("cancelled", "cancelled")
-    text = f"{record.leg.role} request failed"
-    if error is not None:
-        return Failure(error.label if isinstance(error, LegFailed) else type(error).__name__, text)
-    if record.status is not None and not 200 <= record.status < 300:
-        return Failure(str(record.status), text)
-    return None
 
 
 def attempt_name(record: Attempt) -> str:
@@ -182,57 +158,16 @@ def _routing(route: Route) -> Attributes:
     return attributes
 
 
-def _prefill(record: LegRecord) -> Attributes:
-    legs = record.exchange.legs
-    attributes: Attributes = {
-        "llm_d.pd_proxy.prefill_target": record.leg.target.netloc,
-        "llm_d.pd_proxy.prefill.async": any(other.leg.role is Role.DECODE for other in legs),
+def _encoders(route: Route) -> Attributes:
+    """What the peer tells of a request that names encoders."""
+    if not route.encoder_candidates:
+        return {}
+    return {
+        "llm_d.ec_proxy.encode_disaggregation_used": bool(route.encoders),
+        "llm_d.ec_proxy.encoder_count": len(route.encoders),
+        "llm_d.ec_proxy.encoder_candidates": route.encoder_candidates,
     }
-    if record.status is not None:
-        attributes["llm_d.pd_proxy.prefill.status_code"] = record.status
-    if record.ended_s is not None:
-        attributes["llm_d.pd_proxy.prefill.duration_ms"] = _ms(record.started_s, record.ended_s)
-    return attributes
-
-
-def _decode(record: LegRecord) -> Attributes:
-    exchange = record.exchange
-    attributes: Attributes = {
-        "llm_d.pd_proxy.decode.target": record.leg.target.netloc,
-        "llm_d.pd_proxy.decode.streaming": exchange.streaming,
-        "llm_d.pd_proxy.decode.data_parallel": False,
-    }
-    if exchange.handoff_lost is not None:
-        attributes["llm_d.pd_proxy.reason"] = exchange.handoff_lost
-    if record.ended_s is not None:
-        attributes["llm_d.pd_proxy.decode.duration_ms"] = _ms(record.started_s, record.ended_s)
-    prefill = next((leg for leg in exchange.legs if leg.leg.role is Role.PREFILL), None)
-    return attributes if prefill is None else attributes | _handoff(prefill, record)
-
-
-def _handoff(prefill: LegRecord, decode: LegRecord) -> Attributes:
-    """The sums that the peer puts on the decode span of a P/D request."""
-    started_s = decode.exchange.started_s
-    concurrent = prefill.ended_s is None or prefill.ended_s > decode.started_s
-    attributes: Attributes = {
-        "llm_d.pd_proxy.decode.concurrent_with_prefill": concurrent,
-        "llm_d.pd_proxy.concurrent_pd": concurrent,
-        # The peer's meaning (its tracing proposal): until the decoder can start, not until its first byte.
-        "llm_d.pd_proxy.true_ttft_ms": _ms(started_s, decode.started_s),
-    }
-    if prefill.ended_s is not None:
-        attributes["llm_d.pd_proxy.prefill_duration_ms"] = _ms(prefill.started_s, prefill.ended_s)
-        if not concurrent:
-            attributes["llm_d.pd_proxy.coordinator_overhead_ms"] = _ms(prefill.ended_s, decode.started_s)
-    if decode.ended_s is not None:
-        attributes["llm_d.pd_proxy.decode_duration_ms"] = _ms(decode.started_s, decode.ended_s)
-        attributes["llm_d.pd_proxy.total_duration_ms"] = _ms(started_s, decode.ended_s)
-    return attributes
 
 
 def _words(label: str) -> str:
     return label.replace("_", " ")
-
-
-def _ms(start_s: float, end_s: float) -> float:
-    return round((end_s - start_s) * 1000, 3)

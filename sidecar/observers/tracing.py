@@ -29,7 +29,7 @@ from opentelemetry.trace import (
 
 from sidecar import __version__
 from sidecar.endpoint import Endpoint
-from sidecar.observers import Attempt, ExchangeRecord, LegRecord, Observer, propagation, spans
+from sidecar.observers import Attempt, ExchangeRecord, LegRecord, Observer, leg_spans, propagation, spans
 from sidecar.observers.exporters import tracer_provider
 
 __all__ = ["Tracing", "tracer_provider"]
@@ -54,7 +54,8 @@ class _Trace:
 
 
 class Tracing(Observer):
-    """`--tracing`. connector: `--kv-connector`. scheme and own: how this sidecar is reached, own when known.
+    """`--tracing`. connector and ec_connector: `--kv-connector`, `--ec-connector`. scheme and own: how this
+    sidecar is reached, own when known.
 
     With `OTEL_SDK_DISABLED` it watches nothing and leaves headers alone.
     """
@@ -64,6 +65,7 @@ class Tracing(Observer):
         provider: TracerProvider,
         connector: str,
         *,
+        ec_connector: str | None = None,
         scheme: str = "http",
         own: Endpoint | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class Tracing(Observer):
         self._tracer = provider.get_tracer("sidecar", __version__)
         self._disabled = isinstance(self._tracer, NoOpTracer)
         self._connector = connector
+        self._ec_connector = ec_connector
         self._scheme = scheme
         self._own = own
         # What is open now, by the identity of its record (records are mutable, so they have no hash).
@@ -145,10 +148,12 @@ class Tracing(Observer):
             logger.warning("the last spans could not be exported within %g s and are lost", timeout_s)
 
     def _told_of_exchange(self, record: ExchangeRecord, error: BaseException | None) -> _Told:
-        return spans.exchange_end(record, self._connector), spans.exchange_failure(record, error)
+        return spans.exchange_end(record, self._connector, self._ec_connector), spans.exchange_failure(
+            record, error
+        )
 
     def _told_of_leg(self, record: LegRecord, error: BaseException | None) -> _Told:
-        return spans.leg_end(record, self._connector), spans.leg_failure(record, error)
+        return leg_spans.leg_end(record, self._connector), leg_spans.leg_failure(record, error)
 
     def _carry(self, record: Attempt, trace: _Trace, context: SpanContext, span_id: int) -> None:
         # Of a trace that starts here only "sampled" is told: with the random flag, Go's SDK throws the whole

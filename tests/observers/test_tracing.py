@@ -164,6 +164,7 @@ def test_legs_that_run_together_say_so_and_have_no_overhead_between_them() -> No
     record = chat(PD)
     with played.tracing.exchange(record):
         prefill, decode = leg(record, Role.PREFILL, 100.0), leg(record, Role.DECODE, 100.01)
+        prefill.started = True
         Answer(200, 100.2).to(played, prefill)
         Answer(200, 100.3).to(played, decode)
     first, second = (node.attributes for node in played.trees()[0].inside)
@@ -171,6 +172,36 @@ def test_legs_that_run_together_say_so_and_have_no_overhead_between_them() -> No
     assert second["llm_d.pd_proxy.decode.concurrent_with_prefill"] is True
     assert second["llm_d.pd_proxy.concurrent_pd"] is True
     assert "llm_d.pd_proxy.coordinator_overhead_ms" not in second
+
+
+def test_legs_that_meet_in_a_room_tell_it_and_a_held_answer_is_a_parallel_dispatch() -> None:
+    played = stage()
+    record = chat(PD, held=True)
+    with played.tracing.exchange(record):
+        for role in (Role.PREFILL, Role.DECODE):
+            met = leg(record, role, 100.0)
+            met.leg = replace(met.leg, room=1 << 62)
+            Answer(200, 100.2).to(played, met)
+    [tree] = played.trees()
+    assert tree.attributes["llm_d.pd_proxy.parallel_dispatch"] is True
+    for node in tree.inside:
+        assert node.attributes["llm_d.pd_proxy.bootstrap_room"] == 1 << 62
+        assert node.attributes["llm_d.pd_proxy.parallel_dispatch"] is True
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+def test_a_request_that_names_encoders_tells_how_many_are_used(allowed: int) -> None:
+    played = stage(ec_connector="ec-nixl")
+    encoders = (Endpoint("10.0.0.4", 8000), Endpoint("10.0.0.5", 8000))[:allowed]
+    with played.tracing.exchange(chat(replace(PD, encoders=encoders, encoder_candidates=3))):
+        pass
+    [tree] = played.trees()
+    assert {key: value for key, value in tree.attributes.items() if "ec_" in key} == {
+        "llm_d.pd_proxy.ec_connector": "ec-nixl",
+        "llm_d.ec_proxy.encode_disaggregation_used": allowed > 0,
+        "llm_d.ec_proxy.encoder_count": allowed,
+        "llm_d.ec_proxy.encoder_candidates": 3,
+    }
 
 
 def test_a_refused_prefill_is_an_error_of_its_leg_and_not_of_a_server_that_answers_4xx() -> None:
