@@ -9,42 +9,28 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
 from sidecar import __version__, headers, logs
-from sidecar.connectors import CONNECTORS, Connector, Options
-from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange
-from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.heap import keep_freed_memory
-from sidecar.intake import Limits
-from sidecar.kvparams import Policy
-from sidecar.observers import Observers
+from sidecar.observers import Observer
 from sidecar.observers.log import ExchangeLog
-from sidecar.plan import Role
-from sidecar.planning import Planner
-from sidecar.routing import Rules
+from sidecar.parts import build, own_endpoint
 from sidecar.server.run import Server, listen, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
 from sidecar.settings import Settings, start_line
-from sidecar.started import StartedLegs
-from sidecar.transport import Resolver, Transport
-from sidecar.upstream import Retries, Stage, Upstream
-from sidecar.websocket import Tunnels
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
 
-# vLLM's server closes idle connections after 5 s (uvicorn's default): ours go before.
-_ENGINE_IDLE_S = 4.0
 # How often a certificate that Kubernetes may have renewed is looked at.
 _CERT_POLL_S = 10.0
 
@@ -59,7 +45,7 @@ def serve(settings: Settings) -> int:
     keep_freed_memory(os.environ)
     try:
         tracing = _tracing(settings)
-        serving = server_of(settings, Observers([ExchangeLog(), tracing] if tracing else [ExchangeLog()]))
+        serving = server_of(settings, [ExchangeLog(), tracing] if tracing else [ExchangeLog()])
     except ValueError as error:  # says which variable or flag
         return _refuse(2, str(error))
     try:
@@ -96,38 +82,12 @@ def _warn(settings: Settings) -> None:
         logger.warning("POD_IP is not set: a KV source that is this pod itself cannot be recognised")
 
 
-def server_of(settings: Settings, observers: Observers) -> Server:
+def server_of(settings: Settings, watchers: Sequence[Observer]) -> Server:
     """The whole sidecar as a server that is given its listening sockets."""
-    services = build(settings, observers)
+    services = build(settings, watchers)
     context = _serving_tls(settings)
     front = Front(services, own_endpoints(services, settings, context))
     return server(front, context, settings.shutdown_grace_s)
-
-
-def build(settings: Settings, observers: Observers) -> Services:
-    """The parts that every exchange uses."""
-    connector = CONNECTORS[settings.kv_connector]
-    resolver = Resolver()
-    return Services(
-        rules=_rules(settings, connector),
-        planner=Planner(connector, _options(settings)),
-        limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
-        upstream=Upstream(
-            {
-                Role.PREFILL: _stage(settings, "prefiller", resolver),
-                Role.DECODE: _stage(settings, "decoder", resolver),
-                Role.ENCODE: _stage(settings, "encoder", resolver),
-                Role.LOOKUP: _stage(settings, "bootstrap", resolver),
-            },
-            observers,
-            Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
-        ),
-        observers=observers,
-        tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
-        guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
-        choose=random.randrange,
-        started=StartedLegs(settings.shutdown_grace_s),
-    )
 
 
 class Front:
@@ -155,6 +115,9 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
                 await stack.enter_async_context(services.guard)
             stack.push_async_callback(services.upstream.aclose)
             await stack.enter_async_context(services.started)
+            await stack.enter_async_context(services.scraper)
+            verifying = background.create_task(services.verifier.run())
+            stack.callback(verifying.cancel)
             if context and settings.cert_path:
                 poll = background.create_task(reload_on_change(context, settings.cert_path, _CERT_POLL_S))
                 stack.callback(poll.cancel)
@@ -169,63 +132,6 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
         return Response(status_code=200)
 
     return app
-
-
-def _rules(settings: Settings, connector: Connector) -> Rules:
-    return Rules(
-        decoder=Endpoint("localhost", settings.model_server_port),
-        own=_own(settings),
-        base_port=settings.port,
-        p2p_port=settings.p2p_connector_port,
-        ranks=settings.data_parallel_size,
-        pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
-        sample=settings.enable_prefiller_sampling,
-    )
-
-
-def _options(settings: Settings) -> Options:
-    return Options(
-        mooncake_bootstrap_port=settings.mooncake_bootstrap_port,
-        sglang_bootstrap_port=settings.sglang_bootstrap_port,
-    )
-
-
-def _own(settings: Settings) -> Endpoint | None:
-    """This pod as its peers name it; settings have `pod_ip` in its normal form."""
-    return Endpoint(settings.pod_ip, settings.port) if settings.pod_ip else None
-
-
-def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
-    """The transport to the engines of one stage."""
-    context = _engine_tls(settings, name)
-    transport = Transport(
-        ssl_context=context,
-        connect_timeout_s=settings.connect_timeout_s,
-        idle_expiry_s=_ENGINE_IDLE_S,
-        max_idle_per_host=settings.max_idle_conns_per_host,
-        resolver=resolver,
-    )
-    return Stage("https" if context else "http", transport)
-
-
-def _engine_tls(settings: Settings, name: str) -> ssl.SSLContext | None:
-    """TLS towards the engines of a stage that `--enable-tls` names; verified unless switched off."""
-    if name not in settings.enable_tls:
-        return None
-    context = ssl.create_default_context()
-    if name in settings.tls_insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _guard_times(settings: Settings) -> GuardTimes:
-    return GuardTimes(
-        budget_s=settings.source_guard_timeout_s,
-        good_s=settings.source_guard_good_ttl_s,
-        bad_s=settings.source_guard_bad_ttl_s,
-        table_entries=settings.source_guard_table_size,
-    )
 
 
 def _serving_tls(settings: Settings) -> ssl.SSLContext | None:
@@ -246,5 +152,5 @@ def _tracing(settings: Settings) -> Tracing | None:
         settings.kv_connector,
         ec_connector=settings.ec_connector,
         scheme="https" if settings.secure_serving else "http",
-        own=_own(settings),
+        own=own_endpoint(settings),
     )

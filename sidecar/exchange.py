@@ -22,7 +22,7 @@ from sidecar.errors import (
 )
 from sidecar.intake import read_call, screened
 from sidecar.observers import ExchangeRecord
-from sidecar.plan import Deliver, Leg, Plan, Role
+from sidecar.plan import Deliver, Leg, Peer, Plan, Role
 from sidecar.relay import Relay
 from sidecar.routing import NoPull, Route
 from sidecar.services import Services
@@ -93,11 +93,18 @@ class Exchange:
         services, client = self._services, self._client
         route = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
-        if route.source and services.guard and not await services.guard.admits(route.source.p2p):
-            route = route.without_source(NoPull.UNREACHABLE)
+        if route.source and (refusal := await self._refusal(route.source)):
+            route = route.without_source(refusal)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
         return services.planner.plan(screened(call, route, services.limits.client_params), route)
+
+    async def _refusal(self, source: Peer) -> NoPull | None:
+        """Why a source is not to be pulled from now."""
+        services = self._services
+        if services.guard and not await services.guard.admits(source.p2p):
+            return NoPull.UNREACHABLE
+        return NoPull.SILENT if services.yields.suspended(source.p2p) else None
 
     async def _pass_through(self) -> None:
         """A path that is not routed: the decoder gets it unread."""

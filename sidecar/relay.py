@@ -18,7 +18,7 @@ from sidecar.headers import Headers
 from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.plan import Reply
 from sidecar.transport import BodyStream, raw_headers
-from sidecar.usage import SseUsage, rewritten
+from sidecar.usage import SseUsage, reported, rewritten
 
 if TYPE_CHECKING:
     from sidecar.server.client import Client
@@ -45,13 +45,13 @@ class Relay:
         headers = names.relayed(raw_headers(response))
         self._record.streaming = names.is_kind(names.SSE, headers)
         if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
-            await self._verbatim(response, headers)
+            await self._verbatim(response, headers, leg)
         elif self._record.streaming:
             await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
         elif names.is_kind(names.JSON, headers):
             await self._document(response, headers, cached_tokens)
         else:
-            await self._verbatim(response, headers)
+            await self._verbatim(response, headers, leg)
 
     def reply(self, reply: Reply) -> None:
         """Give an answer that is whole: a prefiller's refusal, or one that a plan has composed."""
@@ -73,10 +73,26 @@ class Relay:
         else:
             self.reply(reply)
 
-    async def _verbatim(self, response: httpx.Response, headers: Headers) -> None:
+    async def _verbatim(self, response: httpx.Response, headers: Headers, leg: LegRecord) -> None:
         self._start_as(response, headers, _length(headers))
-        await self._pour(response, self._write)
+        await self._pour(response, self._write if leg.leg.pull is None else self._noting(leg))
         self._client.finish(getattr(response.stream, "trailers", ()))
+
+    def _noting(self, leg: LegRecord) -> Callable[[bytes], None]:
+        """Write, and afterwards note the usage that the engine reports of a pull."""
+        tail = b""
+
+        def write(piece: bytes) -> None:
+            nonlocal tail
+            self._write(piece)
+            if self._record.streaming:
+                if b'"usage"' in piece:
+                    _note(leg, piece)
+            else:
+                tail = (tail + piece)[-_USAGE_BYTES:]
+                _note(leg, tail)
+
+        return write
 
     async def _events(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
         api = self._record.api
@@ -132,6 +148,16 @@ class Relay:
                 self._leg.first_byte_s = record.first_byte_s
         record.sent_bytes += len(piece)
         self._client.write(piece)
+
+
+# The usage stands in the last part of a document, before the KV parameters and log probabilities at most.
+_USAGE_BYTES = 4096
+
+
+def _note(leg: LegRecord, text: bytes) -> None:
+    prompt, cached = reported(text)
+    leg.prompt_tokens = leg.prompt_tokens if prompt is None else prompt
+    leg.cached_tokens = leg.cached_tokens if cached is None else cached
 
 
 def _length(headers: Headers) -> int | None:

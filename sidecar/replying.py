@@ -11,6 +11,7 @@ from time import monotonic
 import httpx
 
 from sidecar import headers as names
+from sidecar import usage
 from sidecar.body import BadBody, Body
 from sidecar.errors import LegFailed, LegRefused, UnusableAnswer
 from sidecar.headers import Headers
@@ -43,6 +44,8 @@ async def parsed(record: LegRecord, response: httpx.Response) -> Reply:
     leg = record.leg
     if not response.is_success:
         raise _refused(record, response, content)
+    if leg.pull is not None:
+        record.prompt_tokens, record.cached_tokens = usage.reported(content)
     try:
         return Reply(*_head_of(response), content, Body.parse(content))
     except BadBody as error:

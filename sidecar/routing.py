@@ -25,6 +25,7 @@ class NoPull(StrEnum):
     NO_P2P = "connector_without_p2p"
     SELF = "source_is_self"
     UNREACHABLE = "source_unreachable"
+    SILENT = "source_yields_nothing"
 
 
 @dataclass(frozen=True, slots=True)

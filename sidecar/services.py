@@ -14,9 +14,12 @@ from sidecar.intake import Limits
 from sidecar.observers import Observers
 from sidecar.planning import Planner
 from sidecar.replies import Replies
+from sidecar.scraping import Scraper
 from sidecar.started import StartedLegs
 from sidecar.upstream import Upstream
+from sidecar.verify import Verifier
 from sidecar.websocket import Tunnels
+from sidecar.yields import Yields
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +38,7 @@ class Services:
     guard: SourceGuard | None
     choose: Callable[[int], int]
     started: StartedLegs
+    yields: Yields
+    verifier: Verifier
+    scraper: Scraper
     replies: Replies = field(default_factory=Replies)

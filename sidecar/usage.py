@@ -6,6 +6,7 @@ the prefiller's own count instead. Only that number changes: events without `usa
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sidecar.api import Api
@@ -30,6 +31,22 @@ def cached_tokens(answer: Body) -> int:
         if isinstance(count, int) and not isinstance(count, bool):
             return count
     return 0
+
+
+# As every API spells them: OpenAI's, Responses' and Anthropic's names. A quote inside a JSON string is
+# escaped, so that nothing in a prompt or a completion can look like one of these keys.
+_CACHED = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})\b')
+_PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})\b')
+
+
+def reported(text: bytes) -> tuple[int | None, int | None]:
+    """The prompt tokens and the cached ones that an answer, or the end of one, reports last; else None."""
+    return _last(_PROMPT, text), _last(_CACHED, text)
+
+
+def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
+    found = pattern.findall(text)
+    return int(found[-1]) if found else None
 
 
 def rewritten(text: bytes, api: Api, tokens: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from sidecar.app import server_of
-from sidecar.observers import Observer, Observers
+from sidecar.observers import Observer
 from sidecar.observers.log import ExchangeLog
 from sidecar.server.run import listen
 from sidecar.settings import load
@@ -150,7 +150,7 @@ async def serving(
         [f"--port={port}", f"--model-server-port={engine_port}", *plain, *flags],
         {"POD_IP": "127.0.0.1", **(environ or {})},
     )
-    server = server_of(settings, Observers([ExchangeLog(), *watchers]))
+    server = server_of(settings, [ExchangeLog(), *watchers])
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[listener])
     served = Served(port, server)

@@ -400,10 +400,10 @@ async def test_a_remembered_answer_is_asked_once_until_it_expires_or_a_leg_fails
         return int(decoder.last.json["kv_transfer_params"]["engine"])
 
     async with scripted() as decoder, scripted(map_of) as bootstrap:
-        playing(monkeypatch, looking_up(bootstrap.port, 0.3))
+        playing(monkeypatch, looking_up(bootstrap.port, 1.0))
         async with serving(decoder.port) as sidecar:
             assert [await seen(), await seen()] == [1, 1]
-            await asyncio.sleep(0.31)
+            await asyncio.sleep(1.01)
             assert await seen() == 2
             decoder.script = failing
             assert await seen() == 2

@@ -1,8 +1,8 @@
 """The seam for whoever watches: tracing, metrics, pull verification and the log line are observers.
 
 Rule: an observer is three context managers, entered around an exchange, around a leg with its attempts, and
-around the one function that sends it. It may read the records and add headers to an attempt; it never
-decides.
+around the one function that sends it; and it is told of each pull. It may read the records and add headers to
+an attempt; it never decides.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TypeVar
 
-from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord
+from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord, PullRecord
 
-__all__ = ["Attempt", "ExchangeRecord", "LegRecord", "Observer", "Observers", "Watch"]
+__all__ = ["Attempt", "ExchangeRecord", "LegRecord", "Observer", "Observers", "PullRecord", "Watch"]
 
 Watch = AbstractContextManager[None]
 _R = TypeVar("_R")
@@ -34,13 +34,17 @@ class Observer:
         """Entered before a leg's request is sent, left when that answer has ended."""
         return nullcontext()
 
+    def pull(self, record: PullRecord) -> None:
+        """Called once for each pull, when it is known what it moved or that it cannot be known."""
+
 
 class Observers:
     """All observers as one: each method enters those that override it and leaves them in reverse."""
 
-    __slots__ = ("attempt", "exchange", "leg")
+    __slots__ = ("_observers", "attempt", "exchange", "leg")
 
     def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
         self.exchange: Callable[[ExchangeRecord], Watch] = _together(
             [o.exchange for o in observers if type(o).exchange is not Observer.exchange]
         )
@@ -50,6 +54,11 @@ class Observers:
         self.attempt: Callable[[Attempt], Watch] = _together(
             [o.attempt for o in observers if type(o).attempt is not Observer.attempt]
         )
+
+    def pull(self, record: PullRecord) -> None:
+        """Tell every observer of a pull."""
+        for observer in self._observers:
+            observer.pull(record)
 
 
 def _together(watchers: Sequence[Callable[[_R], Watch]]) -> Callable[[_R], Watch]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sidecar.api import Api
+from sidecar.endpoint import Endpoint
+from sidecar.evidence import Outcome
 from sidecar.headers import Headers
-from sidecar.plan import Leg
+from sidecar.plan import Leg, Role
 from sidecar.routing import Route
 
 
@@ -52,7 +54,8 @@ class LegRecord:
     """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer.
 
     started: it ran beside the exchange (`plan.Start`). refused: its answer said that it is none
-    (`plan.Offer`), and nothing of it reached the client.
+    (`plan.Offer`), and nothing of it reached the client. pull: what is known of the pull that it directs.
+    prompt_tokens and cached_tokens: as the engine's answer reported them, looked at only where it pulls.
     """
 
     exchange: ExchangeRecord
@@ -63,9 +66,40 @@ class LegRecord:
     error: str | None = None
     started: bool = False
     refused: bool = False
+    pull: PullRecord | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     head_s: float | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PullRecord:
+    """One pull, told once it is known what it moved, which may be after its exchange has ended.
+
+    source: the peer's P2P endpoint; engine: who was told to pull. outcome: None until it is known.
+    moved_bytes and moved_tokens: None where they cannot be attributed. saved_s: an estimate, the prefill that
+    these tokens would have taken. local: it moved nothing since the engine had a prefix itself. context:
+    tracing's own.
+    """
+
+    source: Endpoint
+    engine: Endpoint
+    kv_request_id: str
+    role: Role
+    request_id: str
+    trace_id: str | None
+    started_s: float
+    first_byte_s: float | None = None
+    outcome: Outcome | None = None
+    moved_bytes: int | None = None
+    moved_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    saved_s: float | None = None
+    local: bool = False
+    context: object = None
 
 
 @dataclass(slots=True, kw_only=True)

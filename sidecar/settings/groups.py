@@ -162,3 +162,29 @@ class SourceGuard(Group):
     ] = 2.0
     # Some 200 bytes each; a pool has at most hundreds of engines. The bound is for made-up headers.
     source_guard_table_size: Annotated[kinds.Count, Flag("How many sources are remembered.")] = 1024
+
+
+class PullVerification(Group):
+    title = "Pull verification"
+
+    pull_verification: Annotated[
+        kinds.Verification,
+        Flag(
+            "Read engines' counters around pulls, to tell what each moved. "
+            "auto: when metrics or tracing are on."
+        ),
+    ] = "auto"
+    # vLLM writes its /metrics in a few milliseconds; once a second while there are pulls is what a short
+    # Prometheus interval costs it.
+    pull_verification_interval_s: Annotated[
+        kinds.Duration, Flag("Shortest time between two looks at an engine's counters.")
+    ] = 1.0
+    # One or two may be evictions, or an index that lags behind; five in a row are a mismatch.
+    silent_zero_threshold: Annotated[
+        kinds.CountOrZero,
+        Flag("Pulls in a row that moved nothing until their source is reported; 0: never."),
+    ] = 5
+    silent_zero_suspend: Annotated[
+        kinds.Boolean, Flag("Stop pulling from such a source, but for a trial now and then.")
+    ] = True
+    silent_zero_retry_s: Annotated[kinds.Duration, Flag("Time between these trials.")] = 30.0

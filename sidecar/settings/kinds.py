@@ -49,6 +49,7 @@ def _optional(metavar: str, parse: Any) -> Kind:
 
 
 Boolean = Annotated[bool, Kind("", boolean, lambda value: str(value).lower(), bare="true")]
+Verification = Annotated[Literal["auto", "on", "off"], Kind("auto|on|off", one_of(("auto", "on", "off")))]
 OnOff = Annotated[Literal["on", "off"], Kind("on|off", on_off)]
 Port = Annotated[int, Kind("PORT", number("a port (1 to 65535)", 1, 65535))]
 PortOrZero = Annotated[int, Kind("PORT", number("a port (1 to 65535) or 0", 0, 65535))]

@@ -1,0 +1,142 @@
+"""Decides from an engine's counters what each pull moved, as far as that can be known.
+
+Rule: pure; times are handed in. A figure is attributed to a pull only when no other pull can have had a part
+in it; what cannot be told apart is `unknown`, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+from sidecar.counters import Counters
+
+
+class Outcome(StrEnum):
+    """What became of a pull.
+
+    skipped: it was named and not directed, for one of the reasons of `routing.NoPull`. moved: blocks came
+    from the source. partial: some came, and the engine counted failed jobs. nothing: none came. unknown: the
+    engine's figures cannot tell.
+    """
+
+    MOVED = "moved"
+    PARTIAL = "partial"
+    NOTHING = "nothing"
+    UNKNOWN = "unknown"
+    SKIPPED = "skipped"
+
+
+# Blocks are counted when they have arrived, which is before the first token; this much later the counters of
+# every process of the engine have been written (they are written once per step).
+SETTLE_S = 0.05
+
+
+@dataclass(slots=True)
+class Range:
+    """At least `least` and at most `most` of something."""
+
+    least: float = 0.0
+    most: float = 0.0
+
+    def add(self, amount: float, *, alone: bool) -> None:
+        """So much was counted while this pull ran, alone or together with others."""
+        self.most += amount
+        if alone:
+            self.least += amount
+
+    @property
+    def exact(self) -> float | None:
+        """The amount, where it is certain."""
+        return self.least if self.least == self.most < inf else None
+
+
+@dataclass(slots=True)
+class Claim:
+    """One pull's part in what an engine counted. Times are seconds of one monotonic clock.
+
+    ended_s: when its blocks had arrived at the latest: the first byte of the answer, or the end of the leg.
+    sampled_s: up to when counters have been looked at since it began; None before that.
+    """
+
+    began_s: float
+    ended_s: float | None = None
+    sampled_s: float | None = None
+    moved_bytes: Range = field(default_factory=Range)
+    moved_tokens: Range = field(default_factory=Range)
+    failures: Range = field(default_factory=Range)
+    local_tokens: Range = field(default_factory=Range)
+
+    @property
+    def settled(self) -> bool:
+        """Whether counters were read after the last of its blocks can have come."""
+        return self.ended_s is not None and (self.sampled_s or 0.0) >= self.ended_s + SETTLE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An engine's counters at a moment."""
+
+    at_s: float
+    counters: Counters
+
+
+def account(claims: Sequence[Claim], before: Sample | None, after: Sample, *, sole: bool) -> None:
+    """Give each claim its part of what was counted between two samples.
+
+    sole: all of this engine's pulls are among the claims. Without `before`, or where a counter is absent or
+    went back (the engine was started again), all is possible.
+    """
+    start_s = before.at_s if before else -inf
+    sharing = [
+        claim
+        for claim in claims
+        if claim.began_s < after.at_s and (claim.ended_s is None or claim.ended_s + SETTLE_S > start_s)
+    ]
+    for claim in sharing:
+        claim.sampled_s = after.at_s
+        for field_name, taken in (
+            ("pulled_bytes", claim.moved_bytes),
+            ("pulled_tokens", claim.moved_tokens),
+            ("failures", claim.failures),
+            ("local_tokens", claim.local_tokens),
+        ):
+            taken.add(_counted(before, after, field_name), alone=sole and len(sharing) == 1)
+
+
+def _counted(before: Sample | None, after: Sample, name: str) -> float:
+    """How much was counted between the samples; infinity where that is not known."""
+    if before is None:
+        return inf
+    then, now = _at(before, name), _at(after, name)
+    return now - then if then is not None and now is not None and now >= then else inf
+
+
+def _at(sample: Sample, name: str) -> float | None:
+    value: float | None = getattr(sample.counters, name)
+    # A labelled series appears at its first use: an engine that asks its peers has the others at zero.
+    known = sample.counters.queries is not None or sample.counters.pulled_bytes is not None
+    return 0.0 if value is None and known else value
+
+
+def outcome(claim: Claim, cached_tokens: int | None) -> Outcome:
+    """What became of a pull. cached_tokens: what the engine's answer reported, None where it did not."""
+    if cached_tokens == 0 or (claim.sampled_s is not None and claim.moved_bytes.most == 0):
+        return Outcome.NOTHING
+    if claim.moved_bytes.exact:
+        return Outcome.PARTIAL if claim.failures.exact else Outcome.MOVED
+    return Outcome.UNKNOWN
+
+
+def was_local(claim: Claim, cached_tokens: int | None) -> bool:
+    """Whether a pull that moved nothing had nothing to move: the engine had a prefix itself."""
+    return bool(cached_tokens) or bool(claim.local_tokens.exact)
+
+
+def seconds_avoided(tokens: float, counters: Counters) -> float | None:
+    """An estimate of the prefill that these tokens would have taken, from the engine's own average."""
+    if not counters.prefill_s or not counters.computed_tokens:
+        return None
+    return tokens * counters.prefill_s / counters.computed_tokens

@@ -1,0 +1,149 @@
+"""Makes the parts that every exchange uses, from the settings.
+
+Rule: reads like a table of contents; each part gets plain values, none gets the settings.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Sequence
+
+from sidecar.connectors import CONNECTORS, Connector, Options
+from sidecar.endpoint import Endpoint
+from sidecar.guard import GuardTimes, SourceGuard
+from sidecar.intake import Limits
+from sidecar.kvparams import Policy
+from sidecar.observers import Observer, Observers
+from sidecar.plan import Role
+from sidecar.planning import Planner
+from sidecar.routing import Rules
+from sidecar.scraping import Scraper
+from sidecar.services import Services
+from sidecar.settings import Settings
+from sidecar.started import StartedLegs
+from sidecar.transport import Resolver, Transport
+from sidecar.upstream import Retries, Stage, Upstream
+from sidecar.verify import Verifier
+from sidecar.websocket import Tunnels
+from sidecar.yields import YieldRules, Yields
+
+# vLLM's server closes idle connections after 5 s (uvicorn's default): ours go before.
+_ENGINE_IDLE_S = 4.0
+
+
+def build(settings: Settings, watchers: Sequence[Observer]) -> Services:
+    """The parts that every exchange uses, watched by these and by what verifies pulls."""
+    yields = Yields(_yield_rules(settings))
+    scraper = Scraper(_scraping_tls(settings))
+    verifier = _verifier(settings, scraper, Observers([*watchers, yields]))
+    observers = Observers([*watchers, verifier])
+    connector = CONNECTORS[settings.kv_connector]
+    resolver = Resolver()
+    return Services(
+        rules=_rules(settings, connector),
+        planner=Planner(connector, _options(settings)),
+        limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
+        upstream=Upstream(
+            {
+                Role.PREFILL: _stage(settings, "prefiller", resolver),
+                Role.DECODE: _stage(settings, "decoder", resolver),
+                Role.ENCODE: _stage(settings, "encoder", resolver),
+                Role.LOOKUP: _stage(settings, "bootstrap", resolver),
+            },
+            observers,
+            Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
+        ),
+        observers=observers,
+        tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
+        guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
+        choose=random.randrange,
+        started=StartedLegs(settings.shutdown_grace_s),
+        yields=yields,
+        verifier=verifier,
+        scraper=scraper,
+    )
+
+
+def _rules(settings: Settings, connector: Connector) -> Rules:
+    return Rules(
+        decoder=Endpoint("localhost", settings.model_server_port),
+        own=own_endpoint(settings),
+        base_port=settings.port,
+        p2p_port=settings.p2p_connector_port,
+        ranks=settings.data_parallel_size,
+        pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
+        sample=settings.enable_prefiller_sampling,
+    )
+
+
+def _verifier(settings: Settings, scraper: Scraper, told: Observers) -> Verifier:
+    return Verifier(
+        scraper if _verifies(settings) else None,
+        told.pull,
+        Endpoint("localhost", settings.model_server_port),
+        interval_s=settings.pull_verification_interval_s,
+        sole=True,
+    )
+
+
+def _scraping_tls(settings: Settings) -> dict[Role, ssl.SSLContext]:
+    stages = {Role.PREFILL: "prefiller", Role.DECODE: "decoder"}
+    contexts = {role: _engine_tls(settings, stage) for role, stage in stages.items()}
+    return {role: context for role, context in contexts.items() if context is not None}
+
+
+def _verifies(settings: Settings) -> bool:
+    """`auto` looks at engines only where somebody looks at what it finds."""
+    wanted = settings.tracing or settings.metrics_port
+    return settings.pull_verification == "on" or (settings.pull_verification == "auto" and bool(wanted))
+
+
+def _yield_rules(settings: Settings) -> YieldRules:
+    retry_s = settings.silent_zero_retry_s if settings.silent_zero_suspend else None
+    return YieldRules(settings.silent_zero_threshold, retry_s)
+
+
+def _options(settings: Settings) -> Options:
+    return Options(
+        mooncake_bootstrap_port=settings.mooncake_bootstrap_port,
+        sglang_bootstrap_port=settings.sglang_bootstrap_port,
+    )
+
+
+def own_endpoint(settings: Settings) -> Endpoint | None:
+    """This pod as its peers name it; settings have `pod_ip` in its normal form."""
+    return Endpoint(settings.pod_ip, settings.port) if settings.pod_ip else None
+
+
+def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
+    """The transport to the engines of one stage."""
+    context = _engine_tls(settings, name)
+    transport = Transport(
+        ssl_context=context,
+        connect_timeout_s=settings.connect_timeout_s,
+        idle_expiry_s=_ENGINE_IDLE_S,
+        max_idle_per_host=settings.max_idle_conns_per_host,
+        resolver=resolver,
+    )
+    return Stage("https" if context else "http", transport)
+
+
+def _engine_tls(settings: Settings, name: str) -> ssl.SSLContext | None:
+    """TLS towards the engines of a stage that `--enable-tls` names; verified unless switched off."""
+    if name not in settings.enable_tls:
+        return None
+    context = ssl.create_default_context()
+    if name in settings.tls_insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _guard_times(settings: Settings) -> GuardTimes:
+    return GuardTimes(
+        budget_s=settings.source_guard_timeout_s,
+        good_s=settings.source_guard_good_ttl_s,
+        bad_s=settings.source_guard_bad_ttl_s,
+        table_entries=settings.source_guard_table_size,
+    )

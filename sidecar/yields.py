@@ -1,0 +1,112 @@
+"""Remembers what the pulls from each source have moved, and stops asking sources that give nothing.
+
+Rule: acts only in looking at the clock. Peers that differ in hash seed, block size or parallelism give
+nothing and no error: only a row of pulls that moved nothing tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from time import monotonic
+
+from sidecar.endpoint import Endpoint
+from sidecar.evidence import Outcome
+from sidecar.observers import Observer, PullRecord
+
+logger = logging.getLogger("sidecar.pulls")
+
+# A pool has at most hundreds of engines. The bound is for made-up headers.
+MAX_SOURCES = 1024
+
+CAUSES = (
+    "another PYTHONHASHSEED, block size, model, KV dtype or tensor-parallel size, "
+    "offload_prompt_only on the source, an endpoint picker with a stale index, or a source too busy to keep "
+    "the blocks; compare vllm:cache_config_info and the engines' arguments"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class YieldRules:
+    """threshold: pulls in a row that moved nothing until a source is reported (`--silent-zero-threshold`, 0:
+    never). retry_s: while it is, one pull in so many seconds is tried (`--silent-zero-retry`); None goes on
+    pulling (`--silent-zero-suspend=false`).
+    """
+
+    threshold: int
+    retry_s: float | None
+
+
+@dataclass(slots=True)
+class Yield:
+    """What one source has given. in_a_row: pulls since the last that moved something."""
+
+    pulls: int = 0
+    in_a_row: int = 0
+    moved_bytes: int = 0
+    moved_tokens: int = 0
+    silent: bool = False
+    trial_s: float = 0.0
+
+
+class Yields(Observer):
+    """The table of sources; an observer that is told of pulls."""
+
+    def __init__(self, rules: YieldRules) -> None:
+        self._rules = rules
+        self._sources: dict[Endpoint, Yield] = {}
+
+    @property
+    def sources(self) -> dict[Endpoint, Yield]:
+        """Every source that is remembered, by its P2P endpoint; the one told of last comes last."""
+        return self._sources
+
+    def suspended(self, source: Endpoint) -> bool:
+        """Whether a source that gives nothing is to be left alone now; else this pull is its trial."""
+        entry = self._sources.get(source)
+        if entry is None or not entry.silent or self._rules.retry_s is None:
+            return False
+        now_s = monotonic()
+        if now_s < entry.trial_s:
+            return True
+        entry.trial_s = now_s + self._rules.retry_s
+        return False
+
+    def pull(self, record: PullRecord) -> None:
+        """See Observer.pull. Unknown pulls change nothing, nor do those that had nothing to move."""
+        entry = self._entry(record.source)
+        entry.pulls += 1
+        entry.moved_bytes += record.moved_bytes or 0
+        entry.moved_tokens += record.moved_tokens or 0
+        if record.outcome in (Outcome.MOVED, Outcome.PARTIAL):
+            entry.in_a_row = 0
+            if entry.silent:
+                self._give_again(record.source, entry)
+        elif record.outcome is Outcome.NOTHING and not record.local:
+            entry.in_a_row += 1
+            if self._rules.threshold and entry.in_a_row >= self._rules.threshold and not entry.silent:
+                self._fall_silent(record.source, entry)
+
+    def _fall_silent(self, source: Endpoint, entry: Yield) -> None:
+        entry.silent = True
+        entry.trial_s = monotonic() + (self._rules.retry_s or 0.0)
+        logger.warning(
+            "%d pulls in a row from %s moved nothing (%s): likely %s",
+            entry.in_a_row,
+            source.netloc,
+            "going on" if self._rules.retry_s is None else f"one is tried every {self._rules.retry_s:g} s",
+            CAUSES,
+        )
+
+    def _give_again(self, source: Endpoint, entry: Yield) -> None:
+        entry.silent = False
+        logger.info("pulls from %s move blocks again", source.netloc)
+
+    def _entry(self, source: Endpoint) -> Yield:
+        entry = self._sources.pop(source, None)
+        if entry is None:
+            entry = Yield()
+            if len(self._sources) >= MAX_SOURCES:
+                del self._sources[next(iter(self._sources))]
+        self._sources[source] = entry
+        return entry

@@ -1,0 +1,75 @@
+"""The counters that prove a pull, found in texts as engines of several versions write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.counters import Counters, read
+
+CONSUMER = b"""# HELP vllm:kv_offload_tiering_read_bytes_total Total bytes read from secondary tiers.
+# TYPE vllm:kv_offload_tiering_read_bytes_total counter
+vllm:kv_offload_tiering_read_bytes_total{engine="0",model_name="tiny",tier="1:p2p"} 163840.0
+vllm:kv_offload_tiering_read_bytes_total{engine="0",model_name="tiny",tier="2:disk"} 999.0
+vllm:kv_offload_tiering_read_bytes_created{engine="0",model_name="tiny",tier="1:p2p"} 1.7e+09
+vllm:prompt_tokens_cached_by_source_total{engine="0",model_name="tiny",source="p2p"} 160.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",model_name="tiny",source="device"} 7.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="local_compute"} 162.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="local_cache_hit"} 7.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="external_kv_transfer"} 160.0
+vllm:request_prefill_time_seconds_bucket{engine="0",le="0.3",model_name="tiny"} 3.0
+vllm:request_prefill_time_seconds_sum{engine="0",model_name="tiny"} 0.25
+vllm:kv_offload_tiering_promotion_job_failures_total{engine="0",model_name="tiny",tier="1:p2p"} 1.0
+vllm:num_requests_kv_fetch_by_stage{engine="0",model_name="tiny",stage="in_progress"} 2.0
+vllm:num_requests_kv_fetch_by_stage{engine="0",model_name="tiny",stage="waiting_to_start"} 1.0"""
+
+
+def test_the_counters_of_a_consumer() -> None:
+    assert read(CONSUMER) == Counters(
+        pulled_bytes=163840.0,
+        pulled_tokens=160.0,
+        failures=1.0,
+        local_tokens=7.0,
+        computed_tokens=162.0,
+        prefill_s=0.25,
+        fetching=3.0,
+    )
+
+
+def test_the_series_of_several_ranks_are_summed() -> None:
+    line = 'vllm:kv_offload_tiering_read_bytes_total{engine="%d",tier="1:p2p"} 1e3\n'
+    assert read((line % 0 + line % 1).encode()).pulled_bytes == 2000.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"not metrics at all \xff\x00",
+        b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"}',
+        b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} many\n',
+        b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} NaN\n',
+        b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} -1\n',
+        b'vllm:kv_offload_tiering_read_bytes_totals{tier="1:p2p"} 5\n',
+        b'x_vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} 5\n',
+        b"# vllm:kv_offload_tiering_read_bytes_total 5\n",
+    ],
+)
+def test_what_is_not_there_or_not_a_number_is_none(text: bytes) -> None:
+    assert read(text) == Counters()
+
+
+def test_a_timestamp_behind_a_value_and_a_missing_last_line_end_are_fine() -> None:
+    text = b'up 1\nvllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} 5 1700000000000'
+    assert read(text).pulled_bytes == 5.0
+
+
+@pytest.mark.parametrize("name", [b"chunk_queries", b"block_queries"])
+def test_lookups_at_peers_are_known_by_both_names(name: bytes) -> None:
+    text = b"vllm:kv_offload_tiering_" + name + b'_total{tier="1:p2p"} 5\n'
+    assert read(text) == Counters(queries=5.0)
+
+
+def test_what_an_engine_gave_to_peers() -> None:
+    assert read(b"lab:p2p_served_bytes_total 64\n").given_bytes == 64.0
+    text = b'vllm:kv_offload_tiering_write_bytes_total{engine="0",tier="1:p2p"} 96\n'
+    assert read(text).given_bytes == 96.0

@@ -1,0 +1,216 @@
+"""Pulls verified by the counters of engines, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sidecar.evidence import Outcome
+from sidecar.observers import Observer, PullRecord
+from tests.engines import COMPLETION, Answer, Got, ScriptedEngine, complete, prefilled, scripted
+from tests.serving import BODY, PREFILLER, SOURCE, Served, serving
+
+LIVE = ("--kv-connector=offloading", "--source-guard=off", "--pull-verification-interval=50ms")
+ON = (*LIVE, "--pull-verification=on")
+PULL = [(SOURCE, "127.0.0.2:8000")]
+
+
+class Told(Observer):
+    """Keeps what observers are told of pulls."""
+
+    def __init__(self) -> None:
+        self.pulls: list[PullRecord] = []
+
+    def pull(self, record: PullRecord) -> None:
+        self.pulls.append(record)
+
+    async def of(self, count: int) -> list[PullRecord]:
+        """Wait for that many."""
+        async with asyncio.timeout(5):
+            while len(self.pulls) < count:
+                await asyncio.sleep(0.01)
+        return self.pulls
+
+
+@dataclass
+class Engine:
+    """A vLLM whose counters rise with every request that pulls. gives: bytes and tokens of one pull."""
+
+    gives: tuple[int, int] = (4096, 64)
+    usage: dict[str, Any] = field(default_factory=dict)
+    pulls: int = 0
+    status: int = 200
+    scrapes: int = 0
+
+    async def script(self, got: Got, answer: Answer) -> None:
+        if got.target == "/metrics":
+            self.scrapes += 1
+            await answer.raw(self.text())
+            return
+        self.pulls += b"remote_kv_source" in got.body
+        await answer.json({**COMPLETION, "usage": self.usage} if self.usage else COMPLETION)
+
+    def text(self) -> bytes:
+        moved, tokens = (self.pulls * amount for amount in self.gives)
+        lines = (
+            'vllm:kv_offload_tiering_chunk_queries_total{engine="0",tier="1:p2p"} 9',
+            f'vllm:kv_offload_tiering_read_bytes_total{{engine="0",tier="1:p2p"}} {moved}',
+            f'vllm:prompt_tokens_cached_by_source_total{{engine="0",source="p2p"}} {tokens}',
+            'vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 1000',
+            'vllm:request_prefill_time_seconds_sum{engine="0"} 2.5',
+        )
+        content = "\n".join(lines).encode()
+        head = f"HTTP/1.1 {self.status} Said\r\ncontent-length: {len(content)}\r\n\r\n"
+        return head.encode() + content
+
+
+@asynccontextmanager
+async def verified(engine: Engine, *flags: str) -> AsyncIterator[tuple[Served, Told]]:
+    """A sidecar with pull verification before this engine, and what it tells."""
+    told = Told()
+    async with scripted(engine.script) as decoder, serving(decoder.port, *flags, watchers=[told]) as sidecar:
+        await asyncio.sleep(0.1)  # the first look, at the start
+        yield sidecar, told
+
+
+async def test_a_pull_tells_what_it_moved_and_what_that_saved() -> None:
+    engine = Engine(usage={"prompt_tokens": 70, "prompt_tokens_details": {"cached_tokens": 64}})
+    async with verified(engine, *ON) as (sidecar, told):
+        await sidecar.post(headers=[*PULL, ("x-request-id", "r-1")])
+        [pull] = await told.of(1)
+    assert (pull.outcome, pull.moved_bytes, pull.moved_tokens) == (Outcome.MOVED, 4096, 64)
+    assert (pull.prompt_tokens, pull.cached_tokens, pull.saved_s) == (70, 64, 0.16)
+    assert (pull.source.netloc, pull.request_id, str(pull.role)) == ("127.0.0.2:7777", "r-1", "decode")
+    assert pull.first_byte_s is not None
+    assert pull.first_byte_s > pull.started_s
+
+
+async def test_a_pull_that_moved_nothing_says_so() -> None:
+    async with verified(Engine(gives=(0, 0)), *ON) as (sidecar, told):
+        await sidecar.post(headers=PULL)
+        [pull] = await told.of(1)
+    assert (pull.outcome, pull.moved_bytes, pull.moved_tokens, pull.saved_s) == (Outcome.NOTHING, 0, 0, None)
+
+
+async def test_pulls_at_once_are_summed_up_and_not_divided() -> None:
+    engine = Engine()
+    async with verified(engine, *ON) as (sidecar, told):
+        await asyncio.gather(*(sidecar.post(headers=PULL) for _ in range(3)))
+        pulls = await told.of(3)
+    assert {pull.outcome for pull in pulls} == {Outcome.UNKNOWN}
+    assert {pull.moved_bytes for pull in pulls} == {None}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_usage_of_no_cached_token_is_proof_enough(*, streamed: bool) -> None:
+    usage = {"prompt_tokens": 70, "prompt_tokens_details": {"cached_tokens": 0}}
+
+    async def answering(got: Got, answer: Answer) -> None:
+        if streamed:
+            end = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"
+            await answer.events(b'data: {"choices":[{"text":"\\"usage\\""}]}\n\n', end, b"data: [DONE]\n\n")
+        else:
+            await answer.json({"choices": [{"text": '"cached_tokens":9'}], "usage": usage})
+
+    told = Told()
+    async with scripted(answering) as decoder, serving(decoder.port, *LIVE, watchers=[told]) as sidecar:
+        await sidecar.post(headers=PULL)
+        [pull] = await told.of(1)
+        assert [got.target for got in decoder.requests] == ["/v1/chat/completions"]  # nobody asked for a look
+    assert (pull.outcome, pull.prompt_tokens, pull.cached_tokens) == (Outcome.NOTHING, 70, 0)
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_an_engine_without_metrics_leaves_pulls_unknown_and_fails_no_request(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with verified(Engine(status=status), *ON) as (sidecar, told):
+        answers = [await sidecar.post(headers=PULL) for _ in range(2)]
+        pulls = await told.of(2)
+    assert [answer.status for answer in answers] == [200, 200]
+    assert [pull.outcome for pull in pulls] == [Outcome.UNKNOWN, Outcome.UNKNOWN]
+    warnings = [record.getMessage() for record in caplog.records if "cannot be verified" in record.message]
+    assert len(warnings) == 1
+    assert warnings[0].endswith(f"cannot be verified: status {status}")
+
+
+async def test_an_engine_is_looked_at_only_while_pulls_are_unsettled() -> None:
+    engine = Engine()
+    async with verified(engine, *ON) as (sidecar, told):
+        await sidecar.post()
+        await asyncio.sleep(0.2)
+        assert engine.scrapes == 1
+        await sidecar.post(headers=PULL)
+        await told.of(1)
+        seen = engine.scrapes
+        await asyncio.sleep(0.2)
+        assert engine.scrapes == seen
+
+
+async def test_a_pull_of_a_prefiller_is_proven_by_zeros_and_usage_only() -> None:
+    told = Told()
+    prefiller_counts = Engine()
+
+    async def prefill(got: Got, answer: Answer) -> None:
+        if got.target == "/metrics":
+            await answer.raw(prefiller_counts.text())
+        else:
+            prefiller_counts.pulls += 1
+            await prefilled(got, answer)
+
+    async with (
+        scripted(complete) as decoder,
+        scripted(prefill) as prefiller,
+        serving(decoder.port, *ON, watchers=[told]) as sidecar,
+    ):
+        for _ in range(2):
+            await sidecar.post(headers=[*PULL, (PREFILLER, prefiller.netloc)])
+        pulls = await told.of(2)
+        assert prefiller.requests[0].target == "/v1/chat/completions"
+    assert [(str(pull.role), pull.engine.netloc) for pull in pulls] == [("prefill", prefiller.netloc)] * 2
+    assert {pull.outcome for pull in pulls} == {Outcome.UNKNOWN}
+    assert {pull.cached_tokens for pull in pulls} == {2}
+
+
+async def test_a_source_that_gives_nothing_is_left_alone_and_tried_again() -> None:
+    engine = Engine(usage={"prompt_tokens": 70, "prompt_tokens_details": {"cached_tokens": 0}})
+    flags = (*LIVE, "--silent-zero-threshold=2", "--silent-zero-retry=200ms")
+    async with verified(engine, *flags) as (sidecar, told):
+        for _ in range(4):
+            assert (await sidecar.post(headers=PULL)).status == 200
+        assert engine.pulls == 2
+        await asyncio.sleep(0.21)
+        for _ in range(2):
+            await sidecar.post(headers=PULL)
+        assert (engine.pulls, len(told.pulls)) == (3, 3)
+
+
+async def test_a_client_that_leaves_before_the_first_byte_leaves_no_pull_open() -> None:
+    told = Told()
+
+    async def silent(got: Got, answer: Answer) -> None:
+        if got.target == "/metrics":
+            await answer.raw(Engine().text())
+        else:
+            await asyncio.sleep(30)
+
+    async with scripted(silent) as decoder, serving(decoder.port, *ON, watchers=[told]) as sidecar:
+        async with sidecar.connected() as (_, writer):
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\n{SOURCE}: 127.0.0.2:8000\r\n"
+            writer.write(f"{head}content-length: {len(BODY)}\r\n\r\n".encode() + BODY)
+            await _posted(decoder)
+        [pull] = await told.of(1)
+    assert (pull.first_byte_s, pull.outcome) == (None, Outcome.NOTHING)
+
+
+async def _posted(engine: ScriptedEngine) -> None:
+    posted: Callable[[], bool] = lambda: any(got.method == "POST" for got in engine.requests)  # noqa: E731
+    async with asyncio.timeout(5):
+        while not posted():
+            await asyncio.sleep(0.002)
