@@ -180,12 +180,12 @@ async def test_a_pull_of_a_prefiller_is_proven_by_zeros_and_usage_only() -> None
 
 async def test_a_source_that_gives_nothing_is_left_alone_and_tried_again() -> None:
     engine = Engine(usage={"prompt_tokens": 70, "prompt_tokens_details": {"cached_tokens": 0}})
-    flags = (*LIVE, "--silent-zero-threshold=2", "--silent-zero-retry=200ms")
+    flags = (*LIVE, "--silent-zero-threshold=2", "--silent-zero-retry=1s")
     async with verified(engine, *flags) as (sidecar, told):
         for _ in range(4):
             assert (await sidecar.post(headers=PULL)).status == 200
         assert engine.pulls == 2
-        await asyncio.sleep(0.21)
+        await asyncio.sleep(1.01)
         for _ in range(2):
             await sidecar.post(headers=PULL)
         assert (engine.pulls, len(told.pulls)) == (3, 3)
