@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Coroutine, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
@@ -39,6 +39,7 @@ from sidecar.websocket import Tunnels
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
+    from sidecar.server.client import Client
 
 # vLLM's server closes idle connections after 5 s (uvicorn's default): ours go before.
 _ENGINE_IDLE_S = 4.0
@@ -130,6 +131,10 @@ class Front:
     def __init__(self, services: Services, own: FastAPI) -> None:
         self._services = services
         self._own = own
+
+    def direct(self, client: Client) -> Coroutine[Any, Any, None] | None:
+        """What is posted is never for our own endpoints: an exchange, past ASGI (server/asgi.py)."""
+        return Exchange(self._services, client).run() if client.method == b"POST" else None
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Our own endpoints and the lifespan go to FastAPI; every other request is an exchange."""

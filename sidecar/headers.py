@@ -5,7 +5,7 @@ Rule: pure; header names are written here and nowhere else, lower case, as bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -53,6 +53,11 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
         if key.lower() == name:
             return value
     return None
+
+
+def by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The value of the first header of each name, by lower-case name: one pass for many questions."""
+    return {key.lower(): value for key, value in reversed(headers)}
 
 
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:

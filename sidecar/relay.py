@@ -7,8 +7,7 @@ goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import httpx
@@ -44,46 +43,58 @@ class Relay:
         cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
         """
         headers = names.relayed(raw_headers(response))
-        self._record.exchange.streaming = _is(SSE, headers)
-        if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
-            await self._verbatim(response, headers)
-        elif self._record.exchange.streaming:
-            await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
-        elif _is(JSON, headers):
-            await self._document(response, headers, cached_tokens)
-        else:
-            await self._verbatim(response, headers)
+        said = names.by_name(headers)
+        kind = said.get(names.CONTENT_TYPE, b"").partition(b";")[0].strip().lower()
+        plain = not said.get(names.CONTENT_ENCODING)
+        self._record.exchange.streaming = kind == SSE
+        length = _length(said)
+        self.appendable = kind == SSE and plain and length is None
+        try:
+            if cached_tokens is None or not response.is_success or not plain or kind not in (SSE, JSON):
+                await self._verbatim(response, headers, length)
+            elif kind == SSE:
+                await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
+            else:
+                await self._document(response, headers, length, cached_tokens)
+        finally:
+            self._note_sent()
 
     def reply(self, reply: Reply) -> None:
         """Relay an answer that has been read whole: a prefiller's refusal."""
-        self._start(reply.status, reply.reason, reply.headers, _length(reply.headers))
-        self._write(reply.content)
+        self._start(reply.status, reply.reason, reply.headers, _length(names.by_name(reply.headers)))
+        self._client.write(reply.content)
+        self._note_sent()
         self._client.finish()
 
-    async def _verbatim(self, response: httpx.Response, headers: Headers) -> None:
-        self._start_as(response, headers, _length(headers))
-        await self._pour(response, self._write)
+    async def _verbatim(self, response: httpx.Response, headers: Headers, length: int | None) -> None:
+        self._start_as(response, headers, length)
+        await self._pour(response, self._client.write)
         self._client.finish(getattr(response.stream, "trailers", ()))
 
     async def _events(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
         api = self._record.exchange.api
         assert api is not None
         usage = SseUsage(api, cached_tokens)
+        self.appendable = True
         self._start_as(response, headers, None)
-        await self._pour(response, lambda piece: self._write(usage.feed(piece)))
-        self._write(usage.rest())
+        write = self._client.write
+        await self._pour(response, lambda piece: write(usage.feed(piece)))
+        write(usage.rest())
         self._client.finish(getattr(response.stream, "trailers", ()))
 
-    async def _document(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
+    async def _document(
+        self, response: httpx.Response, headers: Headers, length: int | None, cached_tokens: int
+    ) -> None:
         api = self._record.exchange.api
         assert api is not None
         pieces: list[bytes] = []
         await self._pour(response, pieces.append)
         content = rewritten(b"".join(pieces), api, cached_tokens)
-        if _length(headers) is not None:
-            headers = names.replaced(headers, names.CONTENT_LENGTH, b"%d" % len(content))
-        self._start_as(response, headers, _length(headers))
-        self._write(content)
+        if length is not None:
+            length = len(content)
+            headers = names.replaced(headers, names.CONTENT_LENGTH, b"%d" % length)
+        self._start_as(response, headers, length)
+        self._client.write(content)
         self._client.finish()
 
     async def _pour(self, response: httpx.Response, write: Callable[[bytes], None]) -> None:
@@ -101,30 +112,19 @@ class Relay:
             await self._client.drain()
 
     def _start_as(self, response: httpx.Response, headers: Headers, length: int | None) -> None:
-        plain = not names.first(headers, names.CONTENT_ENCODING)
-        self.appendable = self._record.exchange.streaming and plain and length is None
         self._start(response.status_code, response.extensions.get("reason_phrase", b""), headers, length)
 
     def _start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
         self._record.exchange.status = status
         self._client.start(status, headers, reason=reason, body_length=length)
 
-    def _write(self, piece: bytes) -> None:
-        if not piece:
-            return
-        exchange = self._record.exchange
-        if exchange.first_byte_s is None:
-            exchange.first_byte_s = self._record.first_byte_s = monotonic()
-        exchange.sent_bytes += len(piece)
-        self._client.write(piece)
+    def _note_sent(self) -> None:
+        record, client = self._record, self._client
+        record.exchange.first_byte_s = record.first_byte_s = client.first_byte_s
+        record.exchange.sent_bytes = client.sent_bytes
 
 
-def _length(headers: Headers) -> int | None:
+def _length(said: Mapping[bytes, bytes]) -> int | None:
     """The announced length in bytes; None when the body tells its end itself."""
-    length = names.first(headers, names.CONTENT_LENGTH)
+    length = said.get(names.CONTENT_LENGTH)
     return None if length is None else int(length)
-
-
-def _is(kind: bytes, headers: Headers) -> bool:
-    value = names.first(headers, names.CONTENT_TYPE)
-    return value is not None and value.partition(b";")[0].strip().lower() == kind
