@@ -90,16 +90,21 @@ def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def _less(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
     kept: list[tuple[bytes, bytes]] = []
-    named: set[bytes] = set()
+    named = b""
     for pair in headers:
         name = pair[0].lower()
         if name not in drop:
             kept.append(pair)
         elif name == CONNECTION:
-            named.update(token.strip().lower() for token in pair[1].split(b","))
-    if named - _COMMON_OPTIONS:
-        kept = [pair for pair in kept if pair[0].lower() not in named]
-    return tuple(kept)
+            named += b"," + pair[1]
+    return _less_named(kept, named) if named else tuple(kept)
+
+
+def _less_named(headers: Iterable[tuple[bytes, bytes]], connection: bytes) -> Headers:
+    named = {token.strip().lower() for token in connection.split(b",")}
+    if named <= _COMMON_OPTIONS:
+        return tuple(headers)
+    return tuple([pair for pair in headers if pair[0].lower() not in named])
 
 
 _COMMON_OPTIONS = frozenset((b"close", b"keep-alive", b""))
