@@ -29,7 +29,7 @@ from sidecar.errors import (
 )
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
-from sidecar.transport import RawRequest, raw_headers
+from sidecar.transport import Place, RawRequest, raw_headers
 
 # A prefill answer is read whole. vLLM's largest, with the block ids of a full context, stays under 1 MiB.
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -163,7 +163,7 @@ class Sending:
             raise mapped from error
 
     def _headers(self, leg: Leg) -> list[tuple[bytes, bytes]]:
-        headers = [(b"Host", leg.target.netloc.encode())]
+        headers = [_host(leg.target.host, leg.target.port)]
         headers += names.without(leg.headers, names.ACCEPT_ENCODING) if self._plain else leg.headers
         if self._upload:
             headers.append(self._upload.framing)
@@ -172,22 +172,27 @@ class Sending:
         return headers
 
     def _request(self, leg: Leg) -> httpx.Request:
-        stream = self._upload or httpx.ByteStream(leg.content or b"")
-        url = _url(self._stage.scheme, leg.target, leg.path)
-        return RawRequest(leg.method.decode("latin-1"), url, self._attempt.headers, stream, leg.path)
+        body = self._upload or leg.content or b""
+        place = _place(self._stage.scheme, leg.target.host, leg.target.port, leg.path)
+        return RawRequest(leg.method.decode("latin-1"), place, self._attempt.headers, body, leg.path)
 
 
 _BODYLESS = frozenset((b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"))
 
 
 @functools.lru_cache(_URL_CACHE_ENTRIES)
-def _url(scheme: str, target: Endpoint, path: bytes) -> httpx.URL:
-    """The URL of a leg. What goes on the wire is the leg's own path, byte for byte (extension "target")."""
-    base = httpx.URL(f"{scheme}://{target.netloc}/")
+def _place(scheme: str, host: str, port: int, path: bytes) -> Place:
+    """Where a leg goes. On the wire is the leg's own path, byte for byte (extension "target")."""
+    base = httpx.URL(f"{scheme}://{Endpoint(host, port).netloc}/")
     try:
-        return base.copy_with(raw_path=path)
+        return Place.of(base.copy_with(raw_path=path))
     except httpx.InvalidURL:
-        return base
+        return Place.of(base)
+
+
+@functools.lru_cache(_URL_CACHE_ENTRIES)
+def _host(host: str, port: int) -> tuple[bytes, bytes]:
+    return b"Host", Endpoint(host, port).netloc.encode()
 
 
 async def _read_whole(response: httpx.Response, record: LegRecord) -> bytes:

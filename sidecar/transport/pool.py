@@ -8,9 +8,7 @@ import asyncio
 import httpx
 
 from sidecar.transport.connection import Connection
-
-# Scheme, host (ASCII, no brackets), port (None: the scheme's own).
-Key = tuple[str, bytes, int | None]
+from sidecar.transport.messages import Key
 
 
 class Pool:
