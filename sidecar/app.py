@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
@@ -30,6 +30,7 @@ from sidecar.settings import Settings, start_line
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
+    from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
 _CERT_POLL_S = 10.0
@@ -96,6 +97,10 @@ class Front:
     def __init__(self, services: Services, own: FastAPI) -> None:
         self._services = services
         self._own = own
+
+    def direct(self, client: Client) -> Coroutine[Any, Any, None] | None:
+        """What is posted is never for our own endpoints: an exchange, past ASGI (server/asgi.py)."""
+        return Exchange(self._services, client).run() if client.method == b"POST" else None
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Our own endpoints and the lifespan go to FastAPI; every other request is an exchange."""

@@ -61,6 +61,10 @@ class Body(Mapping[str, bytes]):
     def __getitem__(self, key: str) -> bytes:
         return bytes(self._fields[key])
 
+    def holds_any(self, keys: frozenset[str]) -> bool:
+        """Whether it has any of these keys."""
+        return not keys.isdisjoint(self._fields)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
 
@@ -97,8 +101,8 @@ class Body(Mapping[str, bytes]):
             return self._raw
         parts: list[bytes] = []
         for key, value in self._fields.items():
-            parts += (b",", _key(key), b":", value)
-        parts[:1] = (b"{",)
+            parts += (_KEYS.get(key) or _key(key), value)
+        parts[:1] = (b"{" + parts[0][1:],) if parts else (b"{",)
         parts.append(b"}")
         return b"".join(parts)  # one copy of the values
 
@@ -112,7 +116,10 @@ class Body(Mapping[str, bytes]):
             member = _MEMBER.match(raw, at)
             if member is None or not raw.startswith(value, member.end()):
                 return True
-            if member[1] != _key(key) and scanstring(member[1].decode(), 1)[0] != key:
+            if (
+                member[1] != (_KEYS.get(key) or _key(key))[1:-1]
+                and scanstring(member[1].decode(), 1)[0] != key
+            ):
                 return True
             at = member.end() + len(value)
         return _LAST.fullmatch(raw, at) is None
@@ -134,9 +141,18 @@ def _number(text: str) -> int | float:
     return int(text) if len(text) <= 300 else float(text)
 
 
+# What stands before the value of a key, for the keys seen first: real requests have some dozens, all short.
+_KEYS: dict[str, bytes] = {}
+_MOST_REMEMBERED = 512
+_LONGEST_REMEMBERED = 64
+
+
 def _key(key: str) -> bytes:
-    # Nearly every key is a plain name, which needs no look for escapes.
-    return b'"%b"' % key.encode() if key.isidentifier() and key.isascii() else json.dumps(key).encode()
+    """The JSON text of a key between the comma before it and its colon."""
+    text = f",{json.dumps(key)}:".encode()
+    if len(_KEYS) < _MOST_REMEMBERED and len(key) <= _LONGEST_REMEMBERED:
+        _KEYS[key] = text
+    return text
 
 
 def _require_utf8(raw: bytes) -> None:

@@ -5,7 +5,7 @@ Rule: pure; header names are written here and nowhere else, lower case, as bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -60,8 +60,17 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
 
 def is_kind(kind: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether `content-type` names this media type, with whatever parameters."""
-    value = first(headers, CONTENT_TYPE)
-    return value is not None and value.partition(b";")[0].strip().lower() == kind
+    return media_type(first(headers, CONTENT_TYPE) or b"") == kind
+
+
+def media_type(value: bytes) -> bytes:
+    """The lower-case media type in a `content-type`, without its parameters (RFC 9110 section 8.3.1)."""
+    return value.partition(b";")[0].strip().lower()
+
+
+def by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The value of the first header of each name, by lower-case name: one pass for many questions."""
+    return {key.lower(): value for key, value in reversed(headers)}
 
 
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
@@ -94,16 +103,21 @@ def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def _less(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
     kept: list[tuple[bytes, bytes]] = []
-    named: set[bytes] = set()
+    named = b""
     for pair in headers:
         name = pair[0].lower()
         if name not in drop:
             kept.append(pair)
         elif name == CONNECTION:
-            named.update(token.strip().lower() for token in pair[1].split(b","))
-    if named - _COMMON_OPTIONS:
-        kept = [pair for pair in kept if pair[0].lower() not in named]
-    return tuple(kept)
+            named += b"," + pair[1]
+    return _less_named(kept, named) if named else tuple(kept)
+
+
+def _less_named(headers: Iterable[tuple[bytes, bytes]], connection: bytes) -> Headers:
+    named = {token.strip().lower() for token in connection.split(b",")}
+    if named <= _COMMON_OPTIONS:
+        return tuple(headers)
+    return tuple([pair for pair in headers if pair[0].lower() not in named])
 
 
 _COMMON_OPTIONS = frozenset((b"close", b"keep-alive", b""))

@@ -25,6 +25,8 @@ PLACES: tuple[tuple[str, ...], ...] = (
     ("sampling_params", "extra_args", FIELD),
 )
 
+_TOPS = frozenset(place[0] for place in PLACES)
+
 # Without these an engine that is told to fetch dies (contract section 5).
 HANDOFF_REQUIRED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
 # vLLM 0.32 needs P's internal request id too; older engines answer without it: asked of clients only.
@@ -62,6 +64,8 @@ def screen(body: Body, policy: Policy) -> Edits:
 
 def cleared(body: Body) -> Edits:
     """The edits that remove the client's params from every place."""
+    if not body.holds_any(_TOPS):
+        return {}
     return {place[0]: _removed(body, place) for place in PLACES if _find(body, place) is not None}
 
 

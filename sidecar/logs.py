@@ -5,12 +5,14 @@ Rule: an `extra={"fields": {...}}` of a record becomes fields of its line; nothi
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
@@ -21,52 +23,147 @@ _ENCODER = msgspec.json.Encoder()
 _TRACES = logging.Formatter()
 
 
-class Lines(logging.Handler):
-    """Writes each record as one line of bytes. write: `json_line` or `text_line`."""
+# Seconds that an exchange's line may wait for others: a busy sidecar writes hundreds at once, and nobody who
+# reads a log sees the difference.
+KEPT_S = 0.1
+# Bytes of lines kept at most: one write's worth to a pipe (pipe(7): 64 KiB).
+KEPT_BYTES = 65536
 
-    def __init__(self, output: BinaryIO, write: Callable[[logging.LogRecord], bytes]) -> None:
+
+class Said(Protocol):
+    """What is read of a logging.LogRecord here."""
+
+    created: float
+    exc_info: Any
+    levelname: str
+    msecs: float
+    name: str
+
+    def getMessage(self) -> str:
+        """The message with its arguments in it."""
+
+
+class Plain:
+    """One line at level info with fields, for `tell`: a LogRecord costs more than its line."""
+
+    __slots__ = ("created", "fields", "message", "msecs", "name")
+
+    exc_info = None
+    levelname = "INFO"
+
+    def __init__(self, name: str, message: str, fields: Mapping[str, Any]) -> None:
+        self.name = name
+        self.message = message
+        self.fields = fields
+        self.created = time.time()  # noqa: TID251 - the time of day is what a line tells
+        self.msecs = (self.created - int(self.created)) * 1000
+
+    def getMessage(self) -> str:
+        """The message."""
+        return self.message
+
+
+class Lines(logging.Handler):
+    """Writes each record as one line of bytes. write: `json_line` or `text_line`.
+
+    What is told without a record is kept up to KEPT_S, in which a busy sidecar has many lines to write; a
+    record takes it along at once, and so does the end of the program (logging.shutdown).
+    """
+
+    def __init__(self, output: BinaryIO, write: Callable[[Said], bytes]) -> None:
         super().__init__()
         self._output = output
         self._write = write
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit: a line that cannot be written never stops what it is about."""
         try:
-            self._output.write(self._write(record) + b"\n")
-            self._output.flush()
+            self._kept += (self._write(record), b"\n")
+            self._write_kept()
         except Exception:
             self.handleError(record)
 
+    def tell(self, line: Plain) -> None:
+        """Write this line within KEPT_S. To be called in a running event loop."""
+        text = self._write(line)
+        self.acquire()
+        first = not self._kept
+        self._kept += (text, b"\n")
+        self._kept_bytes += len(text)
+        self.release()
+        if self._kept_bytes > KEPT_BYTES:
+            self.flush()
+        elif first:
+            asyncio.get_running_loop().call_later(KEPT_S, self.flush)
 
-def json_line(record: logging.LogRecord) -> bytes:
+    def flush(self) -> None:
+        """Write what is kept."""
+        self.acquire()
+        try:
+            self._write_kept()
+        except Exception:
+            self.handleError(logging.makeLogRecord({"msg": "lines that could not be written"}))
+        finally:
+            self.release()
+
+    def _write_kept(self) -> None:
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        if kept:
+            self._output.write(b"".join(kept))
+            self._output.flush()
+
+
+def tell(logger: logging.Logger, message: str, fields: Mapping[str, Any]) -> None:
+    """Log at level info, which the caller knows to be enabled, what is said once per request.
+
+    As `logger.info(message, extra={"fields": fields})`, past logging's machinery where nothing but our own
+    lines would come of it.
+    """
+    handlers = logging.root.handlers
+    if len(handlers) == 1 and isinstance(lines := handlers[0], Lines) and not logger.handlers:
+        lines.tell(Plain(logger.name, message, fields))
+    else:
+        logger.info(message, extra={"fields": fields})
+
+
+def json_line(record: Said) -> bytes:
     """One JSON object: time, level, logger, message, then the record's fields."""
-    fields: dict[str, Any] = {
-        "time": f"{_second(int(record.created))}.{record.msecs:03.0f}+00:00",
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "message": record.getMessage(),
-        **getattr(record, "fields", {}),
-    }
-    if record.exc_info:
-        fields["exception"] = _TRACES.formatException(record.exc_info)
-    return _ENCODER.encode(fields)
+    fields = getattr(record, "fields", None)
+    exception = {"exception": _TRACES.formatException(record.exc_info)} if record.exc_info else None
+    return b"".join(
+        (
+            b'{"time":"%b.%03d+00:00","level":"%b","logger":"%b","message":'
+            % (
+                _second(int(record.created)),
+                record.msecs,
+                record.levelname.lower().encode(),
+                record.name.encode(),
+            ),
+            _ENCODER.encode(record.getMessage()),
+            b"," + _ENCODER.encode(fields)[1:-1] if fields else b"",
+            b"," + _ENCODER.encode(exception)[1:-1] if exception else b"",
+            b"}",
+        )
+    )
 
 
-def text_line(record: logging.LogRecord) -> bytes:
+def text_line(record: Said) -> bytes:
     """The same for people: time of day, level, message, then `key=value` of the fields."""
-    time = f"{_second(int(record.created))[11:]}.{record.msecs:03.0f}"
+    time_of_day = f"{_second(int(record.created))[11:].decode()}.{int(record.msecs):03d}"
     fields = getattr(record, "fields", {})
     pairs = [f"{key}={_ENCODER.encode(value).decode()}" for key, value in fields.items()]
-    text = " ".join([time, record.levelname, record.getMessage(), *pairs])
+    text = " ".join([time_of_day, record.levelname, record.getMessage(), *pairs])
     if record.exc_info:
         text += "\n" + _TRACES.formatException(record.exc_info)
     return text.encode(errors="backslashreplace")
 
 
 @functools.lru_cache(2)
-def _second(created_s: int) -> str:
+def _second(created_s: int) -> bytes:
     """A second of UTC, which many lines share."""
-    return datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
 def configure(level: str, form: str) -> None:

@@ -7,8 +7,7 @@ goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import httpx
@@ -23,48 +22,61 @@ from sidecar.usage import SseUsage, reported, rewritten
 if TYPE_CHECKING:
     from sidecar.server.client import Client
 
+# The usage stands in the last part of a document, before the KV parameters and log probabilities at most.
+_USAGE_BYTES = 4096
+
 
 class Relay:
     """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_leg", "_record", "appendable")
+    __slots__ = ("_client", "_record", "appendable")
 
     def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
         self.appendable = False
         self._client = client
         self._record = record
-        self._leg: LegRecord | None = None
 
     async def run(self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None) -> None:
         """Relay a leg's whole answer; one that ends early raises httpx's error with the head already sent.
 
         cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
         """
-        self._leg = leg
         headers = names.relayed(raw_headers(response))
-        self._record.streaming = names.is_kind(names.SSE, headers)
-        if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
-            await self._verbatim(response, headers, leg)
-        elif self._record.streaming:
-            await self._events(response, names.without(headers, names.CONTENT_LENGTH), cached_tokens)
-        elif names.is_kind(names.JSON, headers):
-            await self._document(response, headers, cached_tokens)
-        else:
-            await self._verbatim(response, headers, leg)
+        said = names.by_name(headers)
+        kind = names.media_type(said.get(names.CONTENT_TYPE, b""))
+        plain = not said.get(names.CONTENT_ENCODING)
+        self._record.streaming = kind == names.SSE
+        length = _length(said)
+        self.appendable = kind == names.SSE and plain and length is None
+        tokens = cached_tokens if response.is_success and plain else None
+        try:
+            if tokens is not None and kind == names.SSE:
+                await self._events(response, names.without(headers, names.CONTENT_LENGTH), tokens)
+            elif tokens is not None and kind == names.JSON:
+                await self._document(response, headers, length, tokens)
+            else:
+                self._start_as(response, headers, length)
+                await self._pour(response, self._client.write if leg.leg.pull is None else self._noting(leg))
+                self._client.finish(getattr(response.stream, "trailers", ()))
+        finally:
+            self._note_sent(leg)
 
     def reply(self, reply: Reply) -> None:
         """Give an answer that is whole: a prefiller's refusal, or one that a plan has composed."""
-        self._start(reply.status, reply.reason, reply.headers, _length(reply.headers))
-        self._write(reply.content)
+        self._start(reply.status, reply.reason, reply.headers, _length(names.by_name(reply.headers)))
+        self._client.write(reply.content)
+        self._note_sent()
         self._client.finish()
 
     def emit(self, headers: Headers, content: bytes) -> None:
         """Give a piece of an answer that a plan composes."""
         if not self._client.started:
-            self._record.streaming = self.appendable = names.is_kind(names.SSE, headers)
+            self.appendable = names.is_kind(names.SSE, headers)
+            self._record.streaming = self.appendable
             self._start(200, b"OK", headers, None)
-        self._write(content)
+        self._client.write(content)
+        self._note_sent()
 
     def finish(self, reply: Reply | None) -> None:
         """End a composed answer: with this whole one, or after what was emitted."""
@@ -73,24 +85,21 @@ class Relay:
         else:
             self.reply(reply)
 
-    async def _verbatim(self, response: httpx.Response, headers: Headers, leg: LegRecord) -> None:
-        self._start_as(response, headers, _length(headers))
-        await self._pour(response, self._write if leg.leg.pull is None else self._noting(leg))
-        self._client.finish(getattr(response.stream, "trailers", ()))
-
     def _noting(self, leg: LegRecord) -> Callable[[bytes], None]:
-        """Write, and afterwards note the usage that the engine reports of a pull."""
-        tail = b""
+        """Write, and afterwards note when a pull's answer began, and the usage that it reports."""
+        client, tail = self._client, b""
 
         def write(piece: bytes) -> None:
             nonlocal tail
-            self._write(piece)
+            client.write(piece)
+            if leg.first_byte_s is None:
+                leg.first_byte_s = client.first_byte_s
             if self._record.streaming:
                 if b'"usage"' in piece:
-                    _note(leg, piece)
+                    _note_usage(leg, piece)
             else:
                 tail = (tail + piece)[-_USAGE_BYTES:]
-                _note(leg, tail)
+                _note_usage(leg, tail)
 
         return write
 
@@ -98,21 +107,26 @@ class Relay:
         api = self._record.api
         assert api is not None
         usage = SseUsage(api, cached_tokens)
+        self.appendable = True
         self._start_as(response, headers, None)
-        await self._pour(response, lambda piece: self._write(usage.feed(piece)))
-        self._write(usage.rest())
+        write = self._client.write
+        await self._pour(response, lambda piece: write(usage.feed(piece)))
+        write(usage.rest())
         self._client.finish(getattr(response.stream, "trailers", ()))
 
-    async def _document(self, response: httpx.Response, headers: Headers, cached_tokens: int) -> None:
+    async def _document(
+        self, response: httpx.Response, headers: Headers, length: int | None, cached_tokens: int
+    ) -> None:
         api = self._record.api
         assert api is not None
         pieces: list[bytes] = []
         await self._pour(response, pieces.append)
         content = rewritten(b"".join(pieces), api, cached_tokens)
-        if _length(headers) is not None:
-            headers = names.replaced(headers, names.CONTENT_LENGTH, b"%d" % len(content))
-        self._start_as(response, headers, _length(headers))
-        self._write(content)
+        if length is not None:
+            length = len(content)
+            headers = names.replaced(headers, names.CONTENT_LENGTH, b"%d" % length)
+        self._start_as(response, headers, length)
+        self._client.write(content)
         self._client.finish()
 
     async def _pour(self, response: httpx.Response, write: Callable[[bytes], None]) -> None:
@@ -130,37 +144,27 @@ class Relay:
             await self._client.drain()
 
     def _start_as(self, response: httpx.Response, headers: Headers, length: int | None) -> None:
-        plain = not names.first(headers, names.CONTENT_ENCODING)
-        self.appendable = self._record.streaming and plain and length is None
         self._start(response.status_code, response.extensions.get("reason_phrase", b""), headers, length)
 
     def _start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
         self._record.status = status
         self._client.start(status, headers, reason=reason, body_length=length)
 
-    def _write(self, piece: bytes) -> None:
-        if not piece:
-            return
-        record = self._record
-        if record.first_byte_s is None:
-            record.first_byte_s = monotonic()
-            if self._leg is not None:
-                self._leg.first_byte_s = record.first_byte_s
-        record.sent_bytes += len(piece)
-        self._client.write(piece)
+    def _note_sent(self, leg: LegRecord | None = None) -> None:
+        record, client = self._record, self._client
+        record.first_byte_s = client.first_byte_s
+        record.sent_bytes = client.sent_bytes
+        if leg is not None:
+            leg.first_byte_s = client.first_byte_s
 
 
-# The usage stands in the last part of a document, before the KV parameters and log probabilities at most.
-_USAGE_BYTES = 4096
-
-
-def _note(leg: LegRecord, text: bytes) -> None:
+def _note_usage(leg: LegRecord, text: bytes) -> None:
     prompt, cached = reported(text)
     leg.prompt_tokens = leg.prompt_tokens if prompt is None else prompt
     leg.cached_tokens = leg.cached_tokens if cached is None else cached
 
 
-def _length(headers: Headers) -> int | None:
+def _length(said: Mapping[bytes, bytes]) -> int | None:
     """The announced length in bytes; None when the body tells its end itself."""
-    length = names.first(headers, names.CONTENT_LENGTH)
+    length = said.get(names.CONTENT_LENGTH)
     return None if length is None else int(length)

@@ -87,7 +87,11 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     `choose(n)` picks one of n prefillers. Raises BadRequest when the prefiller's header cannot be read: the
     request would run somewhere the endpoint picker did not choose. A bad source is only ignored.
     """
-    routing = [(name, value) for key, value in headers if (name := key.lower()) in names.ROUTING]
+    routing: dict[bytes, list[bytes]] = {}
+    for key, value in headers:
+        name = key.lower()
+        if name in names.ROUTING:
+            routing.setdefault(name, []).append(value)
     if not routing:
         return Route(rules.decoder, own=rules.own)
     candidates = _candidates(routing, names.PREFILLER)
@@ -101,15 +105,16 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
 
 
 def _candidates(
-    headers: list[tuple[bytes, bytes]], spellings: tuple[bytes, bytes], *, split: bool = True
+    routing: dict[bytes, list[bytes]], spellings: tuple[bytes, bytes], *, split: bool = True
 ) -> list[str]:
     """One line is split on commas; several lines are one candidate each (contract section 1)."""
     for spelling in spellings:
-        lines = [value for name, value in headers if name == spelling]
-        if split and len(lines) == 1:
-            lines = lines[0].split(b",")
-        found = [item for line in lines if (item := line.decode("latin-1").strip())]
-        if found or any(value.strip() for name, value in headers if name == spelling):
+        lines = routing.get(spelling)
+        if lines is None:
+            continue
+        items = lines[0].split(b",") if split and len(lines) == 1 else lines
+        found = [item for line in items if (item := line.decode("latin-1").strip())]
+        if found or any(map(bytes.strip, lines)):
             return found  # none of "," either: a legacy header that says anything is the one that counts
     return []
 

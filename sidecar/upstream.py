@@ -28,7 +28,7 @@ from sidecar.errors import (
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
 from sidecar.replying import Reading, parsed, unread
-from sidecar.transport import RawRequest
+from sidecar.transport import Place, RawRequest
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -172,7 +172,7 @@ class Sending:
             raise mapped from error
 
     def _headers(self, leg: Leg) -> list[tuple[bytes, bytes]]:
-        headers = [(b"Host", leg.target.netloc.encode())]
+        headers = [_host(leg.target.host, leg.target.port)]
         headers += names.without(leg.headers, names.ACCEPT_ENCODING) if self._plain else leg.headers
         if self._upload:
             headers.append(self._upload.framing)
@@ -181,22 +181,27 @@ class Sending:
         return headers
 
     def _request(self, leg: Leg) -> httpx.Request:
-        stream = self._upload or httpx.ByteStream(leg.content or b"")
-        url = _url(self._stage.scheme, leg.target, leg.path)
-        return RawRequest(leg.method.decode("latin-1"), url, self._attempt.headers, stream, leg.path)
+        body = self._upload or leg.content or b""
+        place = _place(self._stage.scheme, leg.target.host, leg.target.port, leg.path)
+        return RawRequest(leg.method.decode("latin-1"), place, self._attempt.headers, body, leg.path)
 
 
 _BODYLESS = frozenset((b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"))
 
 
 @functools.lru_cache(_URL_CACHE_ENTRIES)
-def _url(scheme: str, target: Endpoint, path: bytes) -> httpx.URL:
-    """The URL of a leg. What goes on the wire is the leg's own path, byte for byte (extension "target")."""
-    base = httpx.URL(f"{scheme}://{target.netloc}/")
+def _place(scheme: str, host: str, port: int, path: bytes) -> Place:
+    """Where a leg goes. On the wire is the leg's own path, byte for byte (extension "target")."""
+    base = httpx.URL(f"{scheme}://{Endpoint(host, port).netloc}/")
     try:
-        return base.copy_with(raw_path=path)
+        return Place.of(base.copy_with(raw_path=path))
     except httpx.InvalidURL:
-        return base
+        return Place.of(base)
+
+
+@functools.lru_cache(_URL_CACHE_ENTRIES)
+def _host(host: str, port: int) -> tuple[bytes, bytes]:
+    return b"Host", Endpoint(host, port).netloc.encode()
 
 
 def _silent(leg: Leg) -> LegFailed:

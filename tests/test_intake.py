@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Callable
 from uuid import RFC_4122, UUID
@@ -143,3 +144,16 @@ def test_reject_refuses_the_clients_params_on_every_route(route: Route) -> None:
 def test_a_call_without_params_is_the_same_call_under_every_policy(route: Route, policy: Policy) -> None:
     call = call_of(b' {"prompt" : "hi"}')
     assert screened(call, route, policy) is call
+
+
+def test_a_fork_does_not_repeat_the_ids_of_its_parent() -> None:
+    _fresh_ids()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write_end, _fresh_ids().request.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read_end, 36).decode() != _fresh_ids().request
+    os.close(read_end)
+    os.close(write_end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from sidecar.logs import Lines, json_line, text_line
+from sidecar.logs import KEPT_BYTES, KEPT_S, Lines, Plain, json_line, text_line
 
 
 def record(level: int = logging.INFO, message: str = "said %s", **extra: object) -> logging.LogRecord:
@@ -74,3 +75,68 @@ def test_the_level_holds_and_third_parties_only_warn(level: str, seen: str) -> N
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "".join(line.split()[2] for line in run.stderr.splitlines()) == seen
     assert run.stdout == ""
+
+
+def plain(message: str, **fields: object) -> Plain:
+    line = Plain("sidecar.x", message, fields)
+    line.created, line.msecs = 1_796_013_951.007, 7.0
+    return line
+
+
+def test_a_line_without_a_record_looks_like_one_with() -> None:
+    made = record(fields={"status": 200, "path": "/a b"})
+    assert json_line(plain("said it", status=200, path="/a b")) == json_line(made)
+    assert text_line(plain("said it", status=200, path="/a b")) == text_line(made)
+
+
+async def test_lines_without_a_record_are_written_together_a_little_later() -> None:
+    output = io.BytesIO()
+    lines = Lines(output, text_line)
+    lines.tell(plain("one"))
+    lines.tell(plain("two"))
+    assert output.getvalue() == b""
+    await asyncio.sleep(KEPT_S * 2)
+    assert output.getvalue() == b"04:45:51.007 INFO one\n04:45:51.007 INFO two\n"
+    lines.tell(plain("three"))
+    await asyncio.sleep(KEPT_S * 2)
+    assert output.getvalue().endswith(b" two\n04:45:51.007 INFO three\n")
+
+
+async def test_a_record_takes_the_lines_before_it_along_at_once() -> None:
+    output = io.BytesIO()
+    lines = Lines(output, text_line)
+    lines.tell(plain("one"))
+    lines.emit(record(logging.WARNING))
+    assert output.getvalue() == b"04:45:51.007 INFO one\n04:45:51.007 WARNING said it\n"
+
+
+async def test_no_more_lines_are_kept_than_one_write_takes() -> None:
+    output = io.BytesIO()
+    lines = Lines(output, text_line)
+    lines.tell(plain("x" * KEPT_BYTES))
+    assert output.getvalue() == b"04:45:51.007 INFO " + b"x" * KEPT_BYTES + b"\n"
+
+
+async def test_kept_lines_that_cannot_be_written_stop_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    output = io.BytesIO()
+    lines = Lines(output, text_line)
+    lines.tell(plain("one"))
+    output.close()
+    lines.flush()
+    assert "I/O operation on closed file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("level", "seen"), [("info", ["one", "two"]), ("warning", [])])
+def test_lines_that_are_kept_at_the_end_are_written_and_the_level_holds(level: str, seen: list[str]) -> None:
+    script = (
+        "import asyncio, logging; from sidecar import logs; "
+        "from sidecar.observers import ExchangeRecord; from sidecar.observers.log import ExchangeLog\n"
+        f"logs.configure({level!r}, 'json')\n"
+        "async def main():\n"
+        "    for name in ('one', 'two'):\n"
+        "        record = ExchangeRecord(method=name, path='/', request_headers=(), api=None, started_s=0)\n"
+        "        with ExchangeLog().exchange(record): pass\n"
+        "asyncio.run(main())"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["method"] for line in run.stderr.splitlines()] == seen

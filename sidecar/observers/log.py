@@ -9,6 +9,7 @@ import logging
 from types import TracebackType
 from typing import Any
 
+from sidecar.logs import tell
 from sidecar.observers import ExchangeRecord, Observer, Watch
 from sidecar.observers.records import LegRecord
 
@@ -44,19 +45,20 @@ class _Line:
                 extra={"fields": {"reason": record.handoff_lost, "request_id": record.request_id}},
             )
         if logger.isEnabledFor(logging.INFO):
-            logger.info("exchange", extra={"fields": line(record)})
+            tell(logger, "exchange", line(record))
 
 
 def line(record: ExchangeRecord) -> dict[str, Any]:
     """The fields of the line; times in milliseconds since the request's head was read."""
+    started_s = record.started_s
     fields: dict[str, Any] = {
         "method": record.method,
         "path": record.path,
         "api": record.api.name if record.api else None,
         "status": record.status,
         "request_id": record.request_id,
-        "duration_ms": _since(record, record.ended_s),
-        "ttfb_ms": _since(record, record.first_byte_s),
+        "duration_ms": _ms(started_s, record.ended_s),
+        "ttfb_ms": _ms(started_s, record.first_byte_s),
         "sent_bytes": record.sent_bytes,
         "streaming": record.streaming,
         "legs": [_leg(leg) for leg in record.legs],
@@ -80,7 +82,7 @@ def _leg(record: LegRecord) -> dict[str, Any]:
         "role": str(leg.role),
         "target": leg.target.netloc,
         "status": record.status,
-        "started_ms": _since(record.exchange, record.started_s),
+        "started_ms": _ms(record.exchange.started_s, record.started_s),
         "duration_ms": _ms(record.started_s, record.ended_s),
     }
     if leg.pull:
@@ -92,9 +94,6 @@ def _leg(record: LegRecord) -> dict[str, Any]:
     return fields
 
 
-def _since(record: ExchangeRecord, moment_s: float | None) -> float | None:
-    return _ms(record.started_s, moment_s)
-
-
 def _ms(start_s: float, end_s: float | None) -> float | None:
-    return None if end_s is None else round((end_s - start_s) * 1000, 3)
+    # Microseconds are whole numbers: rounding to places is ten times as slow.
+    return None if end_s is None else round((end_s - start_s) * 1e6) / 1000

@@ -1,9 +1,10 @@
 """Speaks ASGI 3 over a Client, for applications that know no Client.
 
 Rule: the scope carries the Client in `extensions["sidecar.client"]`; whatever is sent here goes through it.
+An application that has `direct` is asked first whether it serves the Client as it is.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,12 +17,32 @@ Application = Callable[
     [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
 
+Serving = Coroutine[Any, Any, None]
+
 EXTENSION = "sidecar.client"
 """Key of `scope["extensions"]` under which an application finds its Client."""
 
 # ASGI 2.4 (HTTP & WebSocket message format): `send` raises an OSError once the client is gone. One object for
 # all scopes: nobody has a reason to change it.
 _VERSIONS = {"version": "3.0", "spec_version": "2.4"}
+
+
+def direct_of(app: Application) -> Callable[[Client], Serving | None]:
+    """The way past ASGI that an application may have, for what it does most: its method `direct`.
+
+    It takes the client and serves it, or says None: then the client is to be served by ASGI.
+    """
+    return getattr(app, "direct", _takes_nobody)
+
+
+def _takes_nobody(client: Client) -> None:
+    """The `direct` of applications that have none."""
+
+
+async def run(app: Application, client: Client, common: Scope, state: dict[str, Any]) -> None:
+    """Serve one request by ASGI; `common` and `state` as in `scope_of`."""
+    channel = Channel(client)
+    await app(scope_of(client, common, state), channel.receive, channel.send)
 
 
 class LowerCased:

@@ -5,6 +5,7 @@ Rule: an answer's bytes are the application's, only the framing is ours; one tha
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Protocol
 
 from sidecar import problem
@@ -51,7 +52,8 @@ class Connection(Inlet, Protocol):
 class Client(Request):
     """One request and its answer; every method is to be called from the event loop.
 
-    `ended` says that nothing more can be written, `keep_alive` that the connection may outlive the answer.
+    `ended` says that nothing more can be written, `keep_alive` that the connection may outlive the answer;
+    `sent_bytes` counts the answer's body, whose first byte was written at `first_byte_s` (time.monotonic()).
     """
 
     __slots__ = (
@@ -62,7 +64,9 @@ class Client(Request):
         "_over",
         "_source",
         "ended",
+        "first_byte_s",
         "keep_alive",
+        "sent_bytes",
         "task",
     )
 
@@ -71,6 +75,8 @@ class Client(Request):
         self._connection = connection
         self.keep_alive = keep_alive
         self.ended = False
+        self.sent_bytes = 0
+        self.first_byte_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self._body_end = _UNDECIDED
         self._head: bytes | None = None
@@ -129,12 +135,16 @@ class Client(Request):
 
         Raises ValueError for more than the announced length, RuntimeError before `start`.
         """
-        if self.ended or not piece:
+        piece_bytes = len(piece)
+        if self.ended or not piece_bytes:
             return
         if self._body_end is _CHUNKS:
-            piece = b"%x\r\n%b\r\n" % (len(piece), piece)
-        elif not self._fits(len(piece)):
+            piece = b"%x\r\n%b\r\n" % (piece_bytes, piece)
+        elif not self._fits(piece_bytes):
             return
+        if not self.sent_bytes:
+            self.first_byte_s = monotonic()
+        self.sent_bytes += piece_bytes
         if self._head is not None:
             piece = self._head + piece
             self._head = None
@@ -217,15 +227,15 @@ class Client(Request):
 
     def _fits(self, piece_bytes: int) -> bool:
         """Whether a piece that needs no chunk framing is to be sent."""
+        if self._body_end is _LENGTH:
+            if piece_bytes > self._left_bytes:
+                raise ValueError("more body than the announced length")
+            self._left_bytes -= piece_bytes
+            return True
         match self._body_end:
-            case BodyEnd.LENGTH:
-                if piece_bytes > self._left_bytes:
-                    raise ValueError("more body than the announced length")
-                self._left_bytes -= piece_bytes
-                return True
             case BodyEnd.CLOSE:
                 return True
             case BodyEnd.UNDECIDED:
                 raise RuntimeError("the answer has not begun")
-            case BodyEnd.NO_BODY | BodyEnd.CHUNKS:
+            case _:
                 return False

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from sidecar.endpoint import Endpoint
 from sidecar.server.admission import Head, Refusal
-from sidecar.server.asgi import Application, Channel, Scope, scope_of
+from sidecar.server.asgi import Application, Scope, direct_of, run
 from sidecar.server.client import Client
 from sidecar.server.framing import refusal_answer
 from sidecar.server.inbound import RequestBody
@@ -46,6 +46,7 @@ class ClientProtocol(Wire):
             config.load()
         self.peer: tuple[str, int] | None = None
         self._app: Application = config.loaded_app
+        self._direct = direct_of(config.loaded_app)
         self._keep_alive_s: float = config.timeout_keep_alive
         self._server_state, self._app_state = server_state, app_state
         self._common: Scope = {}
@@ -190,13 +191,12 @@ class ClientProtocol(Wire):
         task.add_done_callback(tasks.discard)
 
     async def _run(self, client: Client) -> None:
-        channel, path = Channel(client), client.target.partition(b"?")[0]  # a query may hold secrets
         try:
-            await self._app(scope_of(client, self._common, self._app_state), channel.receive, channel.send)
+            await (self._direct(client) or run(self._app, client, self._common, self._app_state))
             if not client.ended:
-                logger.error("application left its answer unfinished: %r %r", client.method, path)
+                logger.error("application left its answer unfinished: %r %r", client.method, client.path)
         except Exception:
-            logger.exception("application failed: %r %r", client.method, path)
+            logger.exception("application failed: %r %r", client.method, client.path)
         finally:
             client.fail()
 

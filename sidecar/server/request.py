@@ -56,6 +56,11 @@ class Request:
         self.received_at_s = time.monotonic()
 
     @property
+    def path(self) -> bytes:
+        """The target without its query, which may hold secrets."""
+        return self.target.partition(b"?")[0]
+
+    @property
     def received(self) -> bool:
         """Whether the whole request, body included, has arrived."""
         return self.body is None or self.body.complete

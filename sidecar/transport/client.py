@@ -13,8 +13,8 @@ import httpx
 from sidecar.transport.answer import Answer
 from sidecar.transport.body import BodyStream
 from sidecar.transport.connection import Connection
-from sidecar.transport.messages import RawRequest, RawResponse
-from sidecar.transport.pool import Key, Pool
+from sidecar.transport.messages import Key, Place, RawRequest, RawResponse
+from sidecar.transport.pool import Pool
 from sidecar.transport.request import serialise
 from sidecar.transport.resolver import Resolver
 from sidecar.transport.upload import Upload
@@ -62,8 +62,8 @@ class Transport(httpx.AsyncBaseTransport):
         fault), LocalProtocolError and UnsupportedProtocol (the caller's), and what the request's own stream
         raises.
         """
-        url, raw = request.url, isinstance(request, RawRequest)
-        key = (url.scheme, url.raw_host, url.port)
+        raw = isinstance(request, RawRequest)
+        key = request.key if isinstance(request, RawRequest) else Place.of(request.url).key
         outgoing = serialise(request)
         upload = None if outgoing.streamed is None else Upload(outgoing.streamed)
         connection = None if upload else self._pool.take(key)

@@ -154,10 +154,15 @@ class Connection(asyncio.Protocol):
             answer.feed(received)
         except (HttpParserError, HttpParserUpgrade) as error:
             fault = fault_of(error)
-        try:
-            answer.pass_on()  # what came before bad framing, too
-        except Exception as error:  # the receiver's own, which relay() raises
-            self.fail(answer, error)
+        pieces = answer.pieces
+        if pieces:  # what came before bad framing, too
+            answer.quiet_bytes = 0
+            try:
+                # Many small chunks of one read cost one write.
+                answer.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            except Exception as error:  # the receiver's own, which relay() raises
+                self.fail(answer, error)
+            pieces.clear()
         if answer.complete:
             answer.keep_alive = answer.keep_alive and fault is None  # bytes after a complete message
             self._finish(answer)

@@ -4,35 +4,64 @@ Rule: each is what it is a subclass of, for any transport and any reader; `raw_h
 Source: httpx 0.28 `_models.py`, whose constructors take 10 µs together, mostly for `Headers`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 Fields = list[tuple[bytes, bytes]]
 
+# Where connections lead: scheme, host (ASCII, no brackets), port (None: the scheme's own).
+Key = tuple[str, bytes, int | None]
+
+
+class Place(NamedTuple):
+    """A URL and what is made of it for every request."""
+
+    url: httpx.URL
+    key: Key
+
+    @classmethod
+    def of(cls, url: httpx.URL) -> "Place":
+        """The place of this URL."""
+        return cls(url, (url.scheme, url.raw_host, url.port))
+
 
 class RawRequest(httpx.Request):
-    """A request made of raw parts. raw_headers: as they go on the wire, framing included."""
+    """A request made of raw parts. raw_headers: as they go on the wire, framing included.
+
+    body: its bytes, or the stream that they come from; known has them in the first case.
+    """
 
     def __init__(
         self,
         method: str,
-        url: httpx.URL,
+        place: Place,
         raw_headers: Fields,
-        stream: httpx.AsyncByteStream | httpx.ByteStream,
+        body: httpx.AsyncByteStream | bytes,
         target: bytes,
     ) -> None:
         self.method = method
-        self.url = url
+        self.url, self.key = place
         self.raw_headers = raw_headers
-        self.stream = stream
-        self.extensions = {"target": target}
+        self.target = target
+        if isinstance(body, bytes):
+            self.known: bytes | None = body
+        else:
+            self.known = None
+            self.stream = body
 
     def __getattr__(self, name: str) -> Any:
-        if name == "headers":
-            self.headers = httpx.Headers(self.raw_headers)
-            return self.headers
-        raise AttributeError(name)
+        """What httpx's own transports read, made at the first look."""
+        match name:
+            case "headers":
+                self.headers = httpx.Headers(self.raw_headers)
+            case "stream":
+                self.stream = httpx.ByteStream(self.known or b"")
+            case "extensions":
+                self.extensions = {"target": self.target}
+            case _:
+                raise AttributeError(name)
+        return self.__dict__[name]
 
 
 class RawResponse(httpx.Response):

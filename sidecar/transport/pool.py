@@ -8,9 +8,7 @@ import asyncio
 import httpx
 
 from sidecar.transport.connection import Connection
-
-# Scheme, host (ASCII, no brackets), port (None: the scheme's own).
-Key = tuple[str, bytes, int | None]
+from sidecar.transport.messages import Key
 
 
 class Pool:
@@ -19,7 +17,7 @@ class Pool:
     idle_expiry_s is how long one may wait; it must be under the engine's own keep-alive time.
     """
 
-    __slots__ = ("_idle", "_idle_expiry_s", "_max_idle_per_host", "_open", "_timer", "closed")
+    __slots__ = ("_idle", "_idle_expiry_s", "_loop", "_max_idle_per_host", "_open", "_timer", "closed")
 
     def __init__(self, idle_expiry_s: float, max_idle_per_host: int) -> None:
         self.closed = False
@@ -29,17 +27,20 @@ class Pool:
         self._idle: dict[Key, dict[Connection, float]] = {}
         self._open: dict[Connection, Key] = {}
         self._timer: asyncio.TimerHandle | None = None
+        # The running one, known from the first connection on: CPython 3.11 asks the kernel at each look-up.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, connection: Connection, key: Key) -> None:
         """A new connection, in use. It must leave by lost()."""
         self._open[connection] = key
+        self._loop = self._loop or asyncio.get_running_loop()
 
     def take(self, key: Key) -> Connection | None:
         """The connection that became idle last, or None."""
         idle = self._idle.get(key)
-        if not idle:
+        if not idle or self._loop is None:
             return None
-        oldest_s = asyncio.get_running_loop().time() - self._idle_expiry_s
+        oldest_s = self._loop.time() - self._idle_expiry_s
         while idle:
             connection, since_s = idle.popitem()
             if since_s >= oldest_s and connection.usable:
@@ -49,15 +50,16 @@ class Pool:
 
     def put(self, connection: Connection) -> None:
         """A connection whose answer is complete."""
-        key = self._open.get(connection)
-        if key is None:
+        key, loop = self._open.get(connection), self._loop
+        if key is None or loop is None:
             connection.abort()  # lost, or the pool is closed
             return
-        idle = self._idle.setdefault(key, {})
+        idle = self._idle.get(key)
+        if idle is None:
+            idle = self._idle[key] = {}
         if len(idle) >= self._max_idle_per_host:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
         idle[connection] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._idle_expiry_s, self._expire)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import httpx
 
-from sidecar.transport.messages import raw_headers
+from sidecar.transport.messages import RawRequest, raw_headers
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -76,18 +76,26 @@ def serialise(request: httpx.Request) -> Outgoing:
     fields = raw_headers(request)
     framing = _framing(fields)
     method = _method(request.method)
-    stream = request.stream
-    if isinstance(stream, httpx.ByteStream):
-        body = b"".join(stream)  # one piece: join returns it, no copy
+    body = _known(request)
+    if body is not None:
         after_head = _known_body(fields, framing, body)
         parts = (_head(request, method, fields), *after_head)
         return Outgoing(parts, None, method == b"HEAD", framing.closes)
+    stream = request.stream
     if not isinstance(stream, httpx.AsyncByteStream):
         raise TypeError(f"the body of a request must be an AsyncByteStream, not {type(stream).__name__}")
     if framing.length_bytes is None and not framing.chunked:
         fields.append(CHUNKED_FIELD)
     streamed = StreamedBody(stream, framing.length_bytes, framing.expects_continue)
     return Outgoing((_head(request, method, fields),), streamed, method == b"HEAD", framing.closes)
+
+
+def _known(request: httpx.Request) -> bytes | None:
+    """The body if its bytes are there."""
+    if isinstance(request, RawRequest):
+        return request.known
+    stream = request.stream
+    return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
 
 
 def chunk(piece: bytes) -> tuple[bytes, bytes, bytes]:
@@ -111,7 +119,7 @@ def _known_body(fields: Fields, framing: _Framing, body: bytes) -> tuple[bytes, 
 
 
 def _head(request: httpx.Request, method: bytes, fields: Fields) -> bytes:
-    target = request.extensions.get("target")
+    target = request.target if isinstance(request, RawRequest) else request.extensions.get("target")
     if target is None:
         target = request.url.raw_path
     if not target or _BAD_IN_TARGET.search(target):

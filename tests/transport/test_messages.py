@@ -5,15 +5,15 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from sidecar.transport import RawRequest, Transport, raw_headers
+from sidecar.transport import Place, RawRequest, Transport, raw_headers
 from sidecar.transport.messages import RawResponse
 from tests.transport.hostile import Hostile, Peer
 
 FIELDS = [(b"Host", b"h"), (b"X-A", b"1"), (b"x-a", b"\xe9")]
 
 
-def request(stream: httpx.ByteStream | None = None) -> RawRequest:
-    return RawRequest("POST", httpx.URL("http://h/p"), FIELDS, stream or httpx.ByteStream(b"hi"), b"/p?q")
+def request() -> RawRequest:
+    return RawRequest("POST", Place.of(httpx.URL("http://h/p")), FIELDS, b"hi", b"/p?q")
 
 
 async def test_any_httpx_transport_takes_a_raw_request() -> None:
@@ -49,7 +49,7 @@ async def test_a_raw_request_is_answered_with_a_response_that_reads_like_any_oth
 
     async with Hostile(script) as engine:
         url = httpx.URL(engine.origin)
-        raw = RawRequest("GET", url, [(b"Host", b"h")], httpx.ByteStream(b""), b"/")
+        raw = RawRequest("GET", Place.of(url), [(b"Host", b"h")], b"", b"/")
         response = await transport.handle_async_request(raw)
 
         assert isinstance(response, RawResponse)
