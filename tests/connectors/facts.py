@@ -1,0 +1,55 @@
+"""What each connector does that others do not: the table by which the contract test judges them all.
+
+Rule: one row for each way in which a connector can go; a promise that every connector makes is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sidecar.plan import Reply, Role
+from tests.connectors.play import PREFILLER, reply_of
+
+ANSWER = reply_of(
+    b'{"id":"x","usage":{"prompt_tokens_details":{"cached_tokens":96}},'
+    b'"kv_transfer_params":{"do_remote_prefill":true,'
+    b'"do_remote_decode":false,"remote_block_ids":[[9]],"remote_engine_id":"e","remote_request_id":"r",'
+    b'"remote_host":"10.0.0.3","remote_port":18150}}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One way of one connector.
+
+    replies: what its asked and offered legs get, in order. roles: of all its legs, in the order sent.
+    params: roles of the legs that carry `kv_transfer_params`. capped: whether the cap holds on its prefill.
+    adds: fields that it adds to the decode body. prefill_adds: fields that it adds to the prefill body
+    besides the cap, in `sampling_params` where the API has its cap there. prefill_headers: names of headers
+    that only the prefill leg has. ids: the keys under which its own ids stand in its bodies. asks: what the
+    client's body must hold for it to go this way.
+    """
+
+    connector: str
+    replies: tuple[Reply, ...] = ()
+    roles: tuple[Role, ...] = (Role.PREFILL, Role.DECODE)
+    params: tuple[Role, ...] = (Role.PREFILL, Role.DECODE)
+    capped: bool = True
+    adds: frozenset[str] = frozenset()
+    prefill_adds: frozenset[str] = frozenset()
+    prefill_headers: tuple[bytes, ...] = ()
+    ids: frozenset[str] = frozenset()
+    asks: bytes = b""
+
+
+WAYS: dict[str, Facts] = {
+    "nixlv2": Facts("nixlv2", (ANSWER,)),
+    "offloading": Facts("offloading", (ANSWER,), ids=frozenset({"kv_request_id"})),
+}
+
+# Where a leg of each role goes.
+TARGETS = {
+    Role.PREFILL: PREFILLER.endpoint.netloc,
+    Role.DECODE: "localhost:8200",
+    Role.LOOKUP: PREFILLER.endpoint.with_port(8998).netloc,
+}
