@@ -44,6 +44,13 @@ class Facts:
 
 WAYS: dict[str, Facts] = {
     "nixlv2": Facts("nixlv2", (ANSWER,)),
+    "sglang": Facts(
+        "sglang",
+        params=(),
+        capped=False,
+        adds=frozenset({"bootstrap_host", "bootstrap_port", "bootstrap_room"}),
+        ids=frozenset({"bootstrap_room"}),
+    ),
     "offloading": Facts("offloading", (ANSWER,), ids=frozenset({"kv_request_id"})),
 }
 

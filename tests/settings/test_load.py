@@ -300,12 +300,11 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
         (["--data-parallel-size=2"], "--data-parallel-size: 2 is not supported yet, only 1"),
         (
             ["--kv-connector=mooncake"],
-            "--kv-connector: mooncake is not supported yet, only nixlv2, offloading",
+            "--kv-connector: mooncake is not supported yet, only nixlv2, offloading, sglang",
         ),
-        (["--kv-connector=sglang"], "--kv-connector: sglang is not supported yet, only nixlv2, offloading"),
         (
             ["--kv-connector=shared-storage"],
-            "--kv-connector: shared-storage is not supported yet, only nixlv2, offloading",
+            "--kv-connector: shared-storage is not supported yet, only nixlv2, offloading, sglang",
         ),
         (["--ec-connector=ec-nixl"], "--ec-connector: ec-nixl is not supported yet, only empty"),
         (["--decode-chunk-size=64"], "--decode-chunk-size: 64 is not supported yet, only 0"),
@@ -384,7 +383,7 @@ def test_flags_that_matter_only_later_are_accepted() -> None:
         (
             ["--enable-p2p-pull", "--kv-connector=mooncake"],
             [
-                "--kv-connector: mooncake is not supported yet, only nixlv2, offloading",
+                "--kv-connector: mooncake is not supported yet, only nixlv2, offloading, sglang",
                 "--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake",
             ],
         ),
