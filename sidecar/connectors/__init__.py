@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.call import Call
-from sidecar.connectors import nixlv2, offloading, sglang
+from sidecar.connectors import mooncake, nixlv2, offloading, sglang
 from sidecar.connectors.options import Options
 from sidecar.plan import Plan
 from sidecar.routing import Route
@@ -37,5 +37,6 @@ class Connector:
 CONNECTORS: dict[str, Connector] = {
     "nixlv2": Connector(nixlv2.plan, pulls=None),
     "offloading": Connector(offloading.plan, pulls=True),
+    "mooncake": Connector(mooncake.plan, pulls=False),
     "sglang": Connector(sglang.plan, pulls=False),
 }

@@ -18,6 +18,9 @@ ANSWER = reply_of(
 )
 
 
+BOOTSTRAP = reply_of(b'{"0":{"engine_id":"e","worker_addr":{"0":{"0":"tcp://10.0.0.3:5000"}}}}')
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """One way of one connector.
@@ -44,6 +47,14 @@ class Facts:
 
 WAYS: dict[str, Facts] = {
     "nixlv2": Facts("nixlv2", (ANSWER,)),
+    "mooncake": Facts(
+        "mooncake",
+        (BOOTSTRAP,),
+        roles=(Role.LOOKUP, Role.PREFILL, Role.DECODE),
+        prefill_adds=frozenset({"ignore_eos"}),
+        prefill_headers=(b"x-data-parallel-rank",),
+        ids=frozenset({"transfer_id"}),
+    ),
     "sglang": Facts(
         "sglang",
         params=(),

@@ -299,12 +299,8 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
     [
         (["--data-parallel-size=2"], "--data-parallel-size: 2 is not supported yet, only 1"),
         (
-            ["--kv-connector=mooncake"],
-            "--kv-connector: mooncake is not supported yet, only nixlv2, offloading, sglang",
-        ),
-        (
             ["--kv-connector=shared-storage"],
-            "--kv-connector: shared-storage is not supported yet, only nixlv2, offloading, sglang",
+            "--kv-connector: shared-storage is not supported yet, only nixlv2, offloading, mooncake, sglang",
         ),
         (["--ec-connector=ec-nixl"], "--ec-connector: ec-nixl is not supported yet, only empty"),
         (["--decode-chunk-size=64"], "--decode-chunk-size: 64 is not supported yet, only 0"),
@@ -367,10 +363,15 @@ def test_variables_of_what_comes_later_are_without_effect() -> None:
 
 
 def test_flags_that_matter_only_later_are_accepted() -> None:
-    settings = loaded(
-        "--inference-pool=pool", "--mooncake-bootstrap-port=9", "--tls-insecure-skip-verify=encoder"
-    )
-    assert (settings.inference_pool, settings.mooncake_bootstrap_port) == ("pool", 9)
+    settings = loaded("--inference-pool=pool", "--tls-insecure-skip-verify=encoder")
+    assert settings.inference_pool == "pool"
+
+
+def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with_any() -> None:
+    given = ["--kv-connector=mooncake", "--mooncake-bootstrap-port=9"]
+    assert loaded(*given).mooncake_bootstrap_port == 9
+    assert loaded("--mooncake-bootstrap-port=8998").mooncake_bootstrap_port == 8998
+    assert loaded(MOONCAKE_BOOTSTRAP_PORT="9", SGLANG_BOOTSTRAP_PORT="10").mooncake_bootstrap_port == 9
 
 
 @pytest.mark.parametrize(
@@ -382,9 +383,17 @@ def test_flags_that_matter_only_later_are_accepted() -> None:
         ),
         (
             ["--enable-p2p-pull", "--kv-connector=mooncake"],
+            ["--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake"],
+        ),
+        (
+            ["--mooncake-bootstrap-port=9"],
+            ["--mooncake-bootstrap-port: goes with --kv-connector=mooncake only, not nixlv2"],
+        ),
+        (
+            ["--configuration={kv-connector: sglang, mooncake-bootstrap-port: 9}"],
             [
-                "--kv-connector: mooncake is not supported yet, only nixlv2, offloading, sglang",
-                "--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake",
+                "--mooncake-bootstrap-port (in --configuration): goes with --kv-connector=mooncake only, "
+                "not sglang"
             ],
         ),
         (["--port=8200"], ["--port: 8200 is the same port as --model-server-port 8200"]),
