@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.call import Call
-from sidecar.connectors import mooncake, nixlv2, offloading, sglang
+from sidecar.connectors import mooncake, nixlv2, offloading, sglang, shared_storage
 from sidecar.connectors.options import Options
 from sidecar.plan import Plan
 from sidecar.routing import Route
@@ -39,4 +39,5 @@ CONNECTORS: dict[str, Connector] = {
     "offloading": Connector(offloading.plan, pulls=True),
     "mooncake": Connector(mooncake.plan, pulls=False),
     "sglang": Connector(sglang.plan, pulls=False),
+    "shared-storage": Connector(shared_storage.plan, pulls=False),
 }

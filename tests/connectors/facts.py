@@ -18,6 +18,7 @@ ANSWER = reply_of(
 )
 
 
+REFUSAL = reply_of(b'{"choices":[{"text":"","finish_reason":"cache_threshold"}]}')
 BOOTSTRAP = reply_of(b'{"0":{"engine_id":"e","worker_addr":{"0":{"0":"tcp://10.0.0.3:5000"}}}}')
 
 
@@ -61,6 +62,15 @@ WAYS: dict[str, Facts] = {
         capped=False,
         adds=frozenset({"bootstrap_host", "bootstrap_port", "bootstrap_room"}),
         ids=frozenset({"bootstrap_room"}),
+    ),
+    "shared-storage": Facts("shared-storage", (ANSWER,), params=(), adds=frozenset({"cache_hit_threshold"})),
+    "shared-storage, decode first": Facts(
+        "shared-storage",
+        (REFUSAL, ANSWER),
+        roles=(Role.DECODE, Role.PREFILL, Role.DECODE),
+        params=(),
+        adds=frozenset({"cache_hit_threshold"}),
+        asks=b'"cache_hit_threshold":0.80',
     ),
     "offloading": Facts("offloading", (ANSWER,), ids=frozenset({"kv_request_id"})),
 }
