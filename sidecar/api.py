@@ -25,6 +25,7 @@ class Api:
     nested_cap: fields set to 1 inside a copied `sampling_params`, for APIs that keep them there.
     relaxed: what only constrains the output and would make a one-token answer fail: field -> the JSON
         text to put there instead, or None to drop the field; applied when the field is present.
+    stopless: top-level fields by which nothing but its cap ends a leg; None drops a field.
     cached_details: the object inside `usage` whose `cached_tokens` counts them, if the API has one.
     anthropic: errors are in Anthropic's shape.
     """
@@ -34,6 +35,7 @@ class Api:
     cap: tuple[str, ...] = ()
     nested_cap: tuple[str, ...] = ()
     relaxed: Mapping[str, bytes | None] = field(default_factory=dict)
+    stopless: Mapping[str, bytes | None] = field(default_factory=dict)
     cached_details: str | None = None
     anthropic: bool = False
 
@@ -55,12 +57,17 @@ _OUTPUT_ONLY: dict[str, bytes | None] = {
     "guided_grammar": None,
 }
 
+# Without end-of-sequence and stop tokens. Stop strings may stay: vLLM 0.32 looks for them in the text of a
+# request that its scheduler has ended already (v1/core/sched/utils.py, check_stop, looks at tokens only).
+_STOPLESS: dict[str, bytes | None] = {"ignore_eos": b"true", "stop_token_ids": None}
+
 APIS: tuple[Api, ...] = (
     Api(
         "chat_completions",
         b"/v1/chat/completions",
         cap=("max_tokens", "max_completion_tokens"),
         relaxed=_OUTPUT_ONLY,
+        stopless=_STOPLESS,
         cached_details="prompt_tokens_details",
     ),
     Api(
@@ -68,6 +75,7 @@ APIS: tuple[Api, ...] = (
         b"/v1/completions",
         cap=("max_tokens",),
         relaxed=_OUTPUT_ONLY,
+        stopless=_STOPLESS,
         cached_details="prompt_tokens_details",
     ),
     Api(
@@ -75,6 +83,7 @@ APIS: tuple[Api, ...] = (
         b"/v1/responses",
         cap=("max_output_tokens",),
         relaxed={"text": None, "top_logprobs": None, "include": None, "structured_outputs": None},
+        stopless=_STOPLESS,
         cached_details="input_tokens_details",
     ),
     Api("messages", b"/v1/messages", cap=("max_tokens",), anthropic=True),
@@ -143,13 +152,25 @@ _SAMPLING_OUTPUT_ONLY = (
 
 
 def _capped_sampling(api: Api, body: Body) -> bytes:
+    edits: Edits = dict.fromkeys(_SAMPLING_OUTPUT_ONLY)
+    return _sampling(body).edited(edits | {field: b"1" for field in api.nested_cap}).encode()
+
+
+def _sampling(body: Body) -> Body:
     raw = body.get("sampling_params")
     if raw is None or raw == b"null":
-        sampling = Body({})
-    else:
-        try:
-            sampling = Body.parse(raw)
-        except BadBody:
-            raise BadBody('field "sampling_params" must be an object') from None
-    edits: Edits = dict.fromkeys(_SAMPLING_OUTPUT_ONLY)
-    return sampling.edited(edits | {field: b"1" for field in api.nested_cap}).encode()
+        return Body({})
+    try:
+        return Body.parse(raw)
+    except BadBody:
+        raise BadBody('field "sampling_params" must be an object') from None
+
+
+def stopless(api: Api, body: Body) -> Edits:
+    """The edits by which a capped leg ends at its cap and nowhere before: its finish reason is `length`.
+
+    Nothing can be said about that in Anthropic's API. Raises BadBody when `sampling_params` is not an object.
+    """
+    if api.nested_cap:
+        return {"sampling_params": _sampling(body).edited(_STOPLESS).encode()}
+    return dict(api.stopless)

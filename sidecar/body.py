@@ -86,7 +86,12 @@ class Body(Mapping[str, bytes]):
             raise BadBody(f"field {json.dumps(key)} is nested too deeply") from None
 
     def edited(self, changes: Mapping[str, bytes | None]) -> Body:
-        """A new body: each named key set to the given JSON text, or removed for None. New keys come last."""
+        """A new body: each named key set to the given JSON text, or removed for None. New keys come last.
+
+        Without changes it is this one, and encodes to its original bytes.
+        """
+        if not changes:
+            return self
         fields = dict(self._fields)
         for key, raw in changes.items():
             if raw is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sidecar import headers as names
-from sidecar.api import Api, Edits, capped
+from sidecar.api import Api, Edits, capped, stopless
 from sidecar.body import BadBody, Body, dump
 from sidecar.endpoint import Endpoint
 from sidecar.errors import BadRequest
@@ -85,6 +85,16 @@ class Call:
     def with_body(self, edits: Edits) -> Call:
         """The same call with fields of its body set or removed."""
         return replace(self, body=self.body.edited(edits))
+
+    def stopless(self) -> Call:
+        """The same call for a capped leg that must not end before its cap, at a stop token.
+
+        Raises BadRequest when the body holds a field that cannot be capped.
+        """
+        try:
+            return self.with_body(stopless(self.api, self.body))
+        except BadBody as error:
+            raise BadRequest(str(error)) from None
 
     def decode(self, decoder: Endpoint, source: Peer | None) -> Leg:
         """The only leg: the client's body as it is, or with the directive to pull from `source`."""

@@ -106,7 +106,7 @@ class Ask:
     """Send the legs together and wait for every whole answer: `[reply] = yield Ask((leg,))`.
 
     cache_s: how long, in seconds, such an answer may be used again for the same target and path; it is
-    forgotten as soon as a leg of an exchange that used it fails.
+    forgotten as soon as a leg of an exchange that used it fails, or its plan does.
     """
 
     legs: tuple[Leg, ...]

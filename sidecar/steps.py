@@ -10,7 +10,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sidecar.errors import EngineDied, LegFailed
+from sidecar.errors import EngineDied, LegFailed, SidecarError
 from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.offer import is_refused
 from sidecar.plan import Ask, Deliver, Emit, End, Finish, Leg, Offer, Plan, Reply, Start, Step
@@ -51,6 +51,9 @@ class Steps:
         except asyncio.CancelledError:
             for leg in self._started:
                 leg.task.cancel()
+            raise
+        except SidecarError:
+            self._services.replies.forget(self._asked)  # the plan itself may have found them of no use
             raise
         finally:
             self._let_go()

@@ -354,3 +354,31 @@ def test_anthropics_api_is_the_only_one_with_anthropics_errors() -> None:
 def test_an_api_is_one_row_that_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Api("x", b"/x").name = "y"  # type: ignore[misc]  # frozen
+
+
+# Legs that only their cap may end
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "expected"),
+    [
+        ("chat_completions", b'{"stop_token_ids":[1],"stop":"x"}', b'{"stop":"x","ignore_eos":true}'),
+        ("completions", b'{"ignore_eos":false,"prompt":"hi"}', b'{"ignore_eos":true,"prompt":"hi"}'),
+        ("responses", b'{"input":"hi"}', b'{"input":"hi","ignore_eos":true}'),
+        ("messages", b'{"stop_sequences":["x"]}', b'{"stop_sequences":["x"]}'),
+        ("vllm_generate", b'{"sampling_params":null}', b'{"sampling_params":{"ignore_eos":true}}'),
+        (
+            "sglang_generate",
+            b'{"sampling_params":{"stop_token_ids":[1],"top_p":1.0}}',
+            b'{"sampling_params":{"top_p":1.0,"ignore_eos":true}}',
+        ),
+    ],
+)
+def test_without_stop_tokens_a_leg_ends_at_its_cap(name: str, raw: bytes, expected: bytes) -> None:
+    body = Body.parse(raw)
+    assert body.edited(apis.stopless(BY_NAME[name], body)).encode() == expected
+
+
+def test_sampling_params_that_are_no_object_cannot_be_made_stopless() -> None:
+    with pytest.raises(BadBody, match="sampling_params"):
+        apis.stopless(BY_NAME["vllm_generate"], Body.parse(b'{"sampling_params":[]}'))

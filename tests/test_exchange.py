@@ -13,6 +13,7 @@ import pytest
 from sidecar.call import Call
 from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.endpoint import Endpoint
+from sidecar.errors import UnusableAnswer
 from sidecar.plan import Ask, Deliver, Emit, Finish, Leg, Offer, Peer, Plan, Role, Start
 from sidecar.routing import Route
 from tests.engines import COMPLETION, Answer, Got, Script, complete, prefilled, scripted
@@ -409,6 +410,27 @@ async def test_a_remembered_answer_is_asked_once_until_it_expires_or_a_leg_fails
             assert await seen() == 2
             decoder.script = complete
             assert await seen() == 3
+
+
+async def test_an_answer_that_the_plan_finds_of_no_use_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def map_of(got: Got, answer: Answer) -> None:
+        await answer.json({"engine": 1} if len(bootstrap.requests) > 1 else {})
+
+    def plan(call: Call, route: Route, options: Options) -> Plan:
+        lookup = Leg(Role.LOOKUP, Endpoint("127.0.0.1", bootstrap.port), b"GET", b"/query", (), b"")
+        [reply] = yield Ask((lookup,), 30)
+        if "engine" not in reply.body:
+            raise UnusableAnswer(lookup, "no engine")
+        return Deliver(call.decode_after_prefill(route.decoder, reply.content))
+
+    async with scripted() as decoder, scripted(map_of) as bootstrap:
+        playing(monkeypatch, plan)
+        async with serving(decoder.port) as sidecar:
+            answers = [await sidecar.post(headers=[(PREFILLER, "127.0.0.1:9")]) for _ in range(3)]
+        assert [answer.status for answer in answers] == [502, 200, 200]
+        assert (answers[0].json["message"], len(bootstrap.requests)) == ("no engine", 2)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.call import Call
-from sidecar.connectors import nixlv2, offloading
+from sidecar.connectors import mooncake, nixlv2, offloading, sglang, shared_storage
 from sidecar.connectors.options import Options
 from sidecar.plan import Plan
 from sidecar.routing import Route
@@ -37,4 +37,7 @@ class Connector:
 CONNECTORS: dict[str, Connector] = {
     "nixlv2": Connector(nixlv2.plan, pulls=None),
     "offloading": Connector(offloading.plan, pulls=True),
+    "mooncake": Connector(mooncake.plan, pulls=False),
+    "sglang": Connector(sglang.plan, pulls=False),
+    "shared-storage": Connector(shared_storage.plan, pulls=False),
 }

@@ -1,4 +1,4 @@
-"""Finds what is wrong with settings that are each right: not working yet, or not going together.
+"""Finds what is wrong with settings that are each right: not working yet, of no use, or not going together.
 
 Rule: a problem is one line that begins with the flag as it was given; nothing is changed, nothing is raised.
 """
@@ -21,6 +21,20 @@ def not_yet(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
         if given is not None and not given.inert and not setting.works(value):
             working = ", ".join(map(setting.show, setting.facts.works or (setting.default,)))
             yield f"{given.origin}: {setting.show(value)} is not supported yet, only {working}"
+
+
+# Flags that say something to one connector only.
+_ONLY_WITH = {"mooncake_bootstrap_port": "mooncake"}
+
+
+def idle(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
+    """Name every flag or YAML key that says what the chosen connector has no use for."""
+    for field, connector in _ONLY_WITH.items():
+        given = said.get(field)
+        if given is None or given.inert or settings.kv_connector == connector:
+            continue
+        if getattr(settings, field) != given.setting.default:
+            yield f"{given.origin}: goes with --kv-connector={connector} only, not {settings.kv_connector}"
 
 
 def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

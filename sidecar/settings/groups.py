@@ -84,7 +84,7 @@ class Transfer(Group):
 
     kv_connector: Annotated[
         kinds.ConnectorName,
-        Flag("How prefiller and decoder hand KV over.", works=("nixlv2", "offloading")),
+        Flag("How prefiller and decoder hand KV over."),
     ] = "nixlv2"
     ec_connector: Annotated[
         kinds.OptionalEncoderConnector,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sidecar.settings.argv import read_argv
-from sidecar.settings.checks import conflicts, not_yet
+from sidecar.settings.checks import conflicts, idle, not_yet
 from sidecar.settings.environment import read_environment
 from sidecar.settings.model import BY_FIELD, Settings
 from sidecar.settings.sources import Said, Source
@@ -55,7 +55,11 @@ def load(
         # pydantic names them in the order in which it found the fields; users know that of --help.
         errors = sorted(refused.errors(), key=lambda error: _ORDER[str(error["loc"][0])])
         raise SettingsError([*problems, *(_line(error, said) for error in errors)]) from None
-    problems += [*not_yet(settings, said), *conflicts(settings, lambda field: _name(field, said))]
+    problems += [
+        *not_yet(settings, said),
+        *idle(settings, said),
+        *conflicts(settings, lambda field: _name(field, said)),
+    ]
     if problems:
         raise SettingsError(problems)
     return settings.model_copy(update=_peer_logging(settings))

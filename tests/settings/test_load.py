@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from sidecar.connectors import CONNECTORS
 from sidecar.settings import Settings, SettingsError, load
 from sidecar.settings.model import BY_FIELD, BY_NAME, SETTINGS
 from tests.settings.spellings import VARIABLES
@@ -303,15 +304,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
     ("argv", "problem"),
     [
         (["--data-parallel-size=2"], "--data-parallel-size: 2 is not supported yet, only 1"),
-        (
-            ["--kv-connector=mooncake"],
-            "--kv-connector: mooncake is not supported yet, only nixlv2, offloading",
-        ),
-        (["--kv-connector=sglang"], "--kv-connector: sglang is not supported yet, only nixlv2, offloading"),
-        (
-            ["--kv-connector=shared-storage"],
-            "--kv-connector: shared-storage is not supported yet, only nixlv2, offloading",
-        ),
         (["--ec-connector=ec-nixl"], "--ec-connector: ec-nixl is not supported yet, only empty"),
         (["--decode-chunk-size=64"], "--decode-chunk-size: 64 is not supported yet, only 0"),
         (["--metrics-port=9090"], "--metrics-port: 9090 is not supported yet, only 0"),
@@ -360,11 +352,15 @@ def test_what_comes_later_refuses_to_start_with_one_line(argv: list[str], proble
     assert problems_of(*argv) == [problem]
 
 
+@pytest.mark.parametrize("name", CONNECTORS)
+def test_every_connector_can_be_chosen(name: str) -> None:
+    assert loaded(f"--kv-connector={name}").kv_connector == name
+
+
 def test_every_flag_that_does_not_work_yet_may_say_its_default() -> None:
     waiting = [setting for setting in SETTINGS if setting.facts.works is not None and setting.facts.by_flag]
     argv = [f"--{setting.flag}={setting.kind.show(setting.default)}" for setting in waiting]
     assert loaded(*argv) == loaded()
-    assert loaded("--kv-connector=offloading").kv_connector == "offloading"
 
 
 def test_variables_of_what_comes_later_are_without_effect() -> None:
@@ -373,10 +369,15 @@ def test_variables_of_what_comes_later_are_without_effect() -> None:
 
 
 def test_flags_that_matter_only_later_are_accepted() -> None:
-    settings = loaded(
-        "--inference-pool=pool", "--mooncake-bootstrap-port=9", "--tls-insecure-skip-verify=encoder"
-    )
-    assert (settings.inference_pool, settings.mooncake_bootstrap_port) == ("pool", 9)
+    settings = loaded("--inference-pool=pool", "--tls-insecure-skip-verify=encoder")
+    assert settings.inference_pool == "pool"
+
+
+def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with_any() -> None:
+    given = ["--kv-connector=mooncake", "--mooncake-bootstrap-port=9"]
+    assert loaded(*given).mooncake_bootstrap_port == 9
+    assert loaded("--mooncake-bootstrap-port=8998").mooncake_bootstrap_port == 8998
+    assert loaded(MOONCAKE_BOOTSTRAP_PORT="9", SGLANG_BOOTSTRAP_PORT="10").mooncake_bootstrap_port == 9
 
 
 @pytest.mark.parametrize(
@@ -388,9 +389,17 @@ def test_flags_that_matter_only_later_are_accepted() -> None:
         ),
         (
             ["--enable-p2p-pull", "--kv-connector=mooncake"],
+            ["--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake"],
+        ),
+        (
+            ["--mooncake-bootstrap-port=9"],
+            ["--mooncake-bootstrap-port: goes with --kv-connector=mooncake only, not nixlv2"],
+        ),
+        (
+            ["--configuration={kv-connector: sglang, mooncake-bootstrap-port: 9}"],
             [
-                "--kv-connector: mooncake is not supported yet, only nixlv2, offloading",
-                "--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake",
+                "--mooncake-bootstrap-port (in --configuration): goes with --kv-connector=mooncake only, "
+                "not sglang"
             ],
         ),
         (["--port=8200"], ["--port: 8200 is the same port as --model-server-port 8200"]),
