@@ -37,7 +37,7 @@ def build(settings: Settings, watchers: Sequence[Observer]) -> Services:
     yields = Yields(_yield_rules(settings))
     scraper = Scraper(_scraping_tls(settings))
     verifier = _verifier(settings, scraper, Observers([*watchers, yields]))
-    observers = Observers([*watchers, verifier])
+    observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     connector = CONNECTORS[settings.kv_connector]
     resolver = Resolver()
     return Services(

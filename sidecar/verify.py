@@ -189,7 +189,7 @@ def _end_claims(engine: _Engine) -> None:
 
 
 def _fill(pull: PullRecord, leg: LegRecord) -> None:
-    pull.first_byte_s = leg.first_byte_s
+    pull.first_byte_s, pull.ended_s = leg.first_byte_s, leg.ended_s
     pull.prompt_tokens, pull.cached_tokens = leg.prompt_tokens, leg.cached_tokens
 
 

@@ -92,6 +92,7 @@ class PullRecord:
     trace_id: str | None
     started_s: float
     first_byte_s: float | None = None
+    ended_s: float | None = None
     outcome: Outcome | None = None
     moved_bytes: int | None = None
     moved_tokens: int | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,17 @@ from opentelemetry.trace import (
 
 from sidecar import __version__
 from sidecar.endpoint import Endpoint
-from sidecar.observers import Attempt, ExchangeRecord, LegRecord, Observer, leg_spans, propagation, spans
+from sidecar.observers import (
+    Attempt,
+    ExchangeRecord,
+    LegRecord,
+    Observer,
+    PullRecord,
+    leg_spans,
+    propagation,
+    pull_spans,
+    spans,
+)
 from sidecar.observers.exporters import tracer_provider
 
 __all__ = ["Tracing", "tracer_provider"]
@@ -110,6 +121,8 @@ class Tracing(Observer):
             return
         span = self._tracer.start_span(str(record.leg.role), trace.inside, SpanKind.INTERNAL)
         self._legs[id(record)] = _inside(span)
+        if record.pull is not None:
+            record.pull.context = self._legs[id(record)]
         try:
             with _ending(span, lambda error: self._told_of_leg(record, error)):
                 yield
@@ -138,6 +151,23 @@ class Tracing(Observer):
         self._carry(record, trace, context, context.span_id)
         with _ending(span, lambda error: (spans.attempt_end(record), spans.attempt_failure(record, error))):
             yield
+
+    def pull(self, record: PullRecord) -> None:
+        """See Observer.pull. Its span lies under its leg's, although both may have ended."""
+        if not isinstance(record.context, Context):
+            return
+        # Spans have the wall clock's times, records the monotonic clock's.
+        zero_ns = time.time_ns() - time.monotonic_ns()
+        span = self._tracer.start_span(
+            "pull",
+            record.context,
+            SpanKind.INTERNAL,
+            pull_spans.attributes(record),
+            start_time=zero_ns + int(record.started_s * 1e9),
+        )
+        if failure := pull_spans.failure(record):
+            span.set_status(StatusCode.ERROR, failure)
+        span.end(zero_ns + int((record.first_byte_s or record.ended_s or time.monotonic()) * 1e9))
 
     def shutdown(self, timeout_s: float = SHUTDOWN_S) -> None:
         """Send what is left and stop; blocks for at most `timeout_s`, so call it when no loop runs."""

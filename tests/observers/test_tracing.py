@@ -18,7 +18,8 @@ from sidecar.api import APIS
 from sidecar.body import Body
 from sidecar.endpoint import Endpoint
 from sidecar.errors import EngineDied, EngineUnreachable, LegRefused
-from sidecar.observers import Observers
+from sidecar.evidence import Outcome
+from sidecar.observers import ExchangeRecord, LegRecord, Observers, PullRecord
 from sidecar.observers.log import ExchangeLog
 from sidecar.observers.tracing import Tracing
 from sidecar.plan import Reply, Role
@@ -202,6 +203,91 @@ def test_a_request_that_names_encoders_tells_how_many_are_used(allowed: int) -> 
         "llm_d.ec_proxy.encoder_count": allowed,
         "llm_d.ec_proxy.encoder_candidates": 3,
     }
+
+
+def pulling(record: ExchangeRecord) -> tuple[LegRecord, PullRecord]:
+    """The exchange's decode leg, which pulls."""
+    carrying = leg(record, Role.DECODE, 100.0)
+    pull = carrying.pull = PullRecord(
+        source=SOURCE.p2p,
+        engine=DECODER,
+        kv_request_id="k",
+        role=Role.DECODE,
+        request_id="r-1",
+        trace_id=None,
+        started_s=100.0,
+    )
+    return carrying, pull
+
+
+PULL = {
+    "sidecar.pull.source": "10.0.0.9",
+    "sidecar.pull.p2p_port": 7777,
+    "sidecar.pull.kv_request_id": "k",
+    "sidecar.pull.engine": "localhost:8200",
+    "sidecar.pull.local": False,
+}
+
+
+def test_a_pull_is_a_span_under_its_leg_when_it_is_settled_after_all_else_has_ended() -> None:
+    played = stage()
+    record = chat(Route(DECODER, source=SOURCE))
+    with played.tracing.exchange(record):
+        carrying, pull = pulling(record)
+        Answer(200, 100.9).to(played, carrying)
+    assert [node.name for node in played.trees()[0].inside[0].inside] == ["HTTP POST"]
+    pull.outcome, pull.moved_bytes, pull.moved_tokens, pull.saved_s = Outcome.MOVED, 4096, 64, 0.16
+    pull.prompt_tokens, pull.cached_tokens, pull.first_byte_s = 70, 64, 100.25
+    played.tracing.pull(pull)
+    told = {
+        **PULL,
+        "sidecar.pull.outcome": "moved",
+        "sidecar.pull.moved_bytes": 4096,
+        "sidecar.pull.moved_tokens": 64,
+        "sidecar.pull.prompt_tokens": 70,
+        "sidecar.pull.cached_tokens": 64,
+        "sidecar.pull.ttft_ms": 250.0,
+        "sidecar.pull.avoided_prefill_estimate_ms": 160.0,
+    }
+    inside = {node.name: node for node in played.trees()[0].inside[0].inside}
+    assert inside["pull"] == Node("pull", "INTERNAL", told)
+    span = next(span for span in played.exported.get_finished_spans() if span.name == "pull")
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.end_time - span.start_time == pytest.approx(250e6, abs=1e3)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "local", "status"),
+    [
+        (Outcome.NOTHING, False, ("ERROR", "no blocks moved")),
+        (Outcome.NOTHING, True, ("UNSET", None)),
+        (Outcome.UNKNOWN, False, ("UNSET", None)),
+    ],
+)
+def test_what_is_not_known_of_a_pull_is_left_out(
+    outcome: Outcome, status: tuple[str, str | None], *, local: bool
+) -> None:
+    played = stage()
+    record = chat(Route(DECODER, source=SOURCE))
+    with played.tracing.exchange(record):
+        carrying, pull = pulling(record)
+        Answer(200, 100.9).to(played, carrying)
+    pull.outcome, pull.local = outcome, local
+    played.tracing.pull(pull)
+    inside = {node.name: node for node in played.trees()[0].inside[0].inside}
+    told = {**PULL, "sidecar.pull.outcome": str(outcome), "sidecar.pull.local": local}
+    assert inside["pull"] == Node("pull", "INTERNAL", told, status)
+
+
+def test_a_pull_of_a_request_that_is_not_sampled_has_no_span() -> None:
+    played = stage(ALWAYS_OFF)
+    record = chat(Route(DECODER, source=SOURCE))
+    with played.tracing.exchange(record):
+        carrying, pull = pulling(record)
+        Answer(200, 100.9).to(played, carrying)
+    played.tracing.pull(pull)
+    assert played.trees() == []
 
 
 def test_a_refused_prefill_is_an_error_of_its_leg_and_not_of_a_server_that_answers_4xx() -> None:
