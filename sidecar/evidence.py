@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from sidecar.counters import Counters
+from sidecar.engine_counters import Counters
 
 
 class Outcome(StrEnum):

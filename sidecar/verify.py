@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 
-from sidecar import counters, evidence
+from sidecar import engine_counters, evidence
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Claim, Outcome, Sample
 from sidecar.observers import LegRecord, Observer, PullRecord, Watch
@@ -130,7 +130,7 @@ class Verifier(Observer):
         assert self._scrape is not None
         at_s = monotonic()  # before the request: what is counted while it is answered belongs to the next one
         try:
-            sample = Sample(at_s, counters.read(await self._scrape(engine.role, target)))
+            sample = Sample(at_s, engine_counters.read(await self._scrape(engine.role, target)))
         except OSError as error:
             engine.failures += 1
             if engine.failures == MAX_FAILURES:

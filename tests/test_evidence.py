@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from sidecar.counters import Counters
+from sidecar.engine_counters import Counters
 from sidecar.evidence import Claim, Outcome, Sample, account, outcome, seconds_avoided, was_local
 
 

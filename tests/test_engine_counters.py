@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.counters import Counters, read
+from sidecar.engine_counters import Counters, read
 
 CONSUMER = b"""# HELP vllm:kv_offload_tiering_read_bytes_total Total bytes read from secondary tiers.
 # TYPE vllm:kv_offload_tiering_read_bytes_total counter
