@@ -31,8 +31,9 @@ class NoPull(StrEnum):
 class Rules:
     """What the settings say about routing.
 
-    decoder: the local engine. own: this pod's own address as peers name it, when it is known (`POD_IP`).
-    base_port and ranks: the first of this sidecar's ports and how many data-parallel ranks there are.
+    decoder: the local engine of this rank. own: this rank's own address as peers name it, when it is known
+    (`POD_IP`). base_port and ranks: the first of this sidecar's ports and how many data-parallel ranks there
+    are. rank: the one whose port this is.
     p2p_port: the P2P port of rank 0. pulls: whether the connector can pull at all.
     sample: pick a random prefiller instead of the first.
     """
@@ -44,6 +45,14 @@ class Rules:
     ranks: int = 1
     pulls: bool = False
     sample: bool = False
+    rank: int = 0
+
+    def at(self, rank: int) -> Rules:
+        """The same rules for another rank."""
+        step = rank - self.rank
+        decoder = self.decoder.with_port(self.decoder.port + step)
+        own = self.own.with_port(self.own.port + step) if self.own else None
+        return replace(self, decoder=decoder, own=own, rank=rank)
 
     def peer(self, endpoint: Endpoint) -> Peer:
         """The endpoint with its P2P port: base + rank, where the HTTP port tells the rank (section 4)."""
@@ -56,7 +65,7 @@ class Route:
     """What the endpoint picker decided for one request.
 
     prefill_candidates: how many prefillers the header named. named_source: the source as the header said it,
-    used or not. no_pull: why it is not used.
+    used or not. no_pull: why it is not used. data_parallel: whether a header chose the decoder's rank.
     """
 
     decoder: Endpoint
@@ -65,6 +74,7 @@ class Route:
     source: Peer | None = None
     named_source: Endpoint | None = None
     no_pull: NoPull | None = None
+    data_parallel: bool = False
 
     def without_source(self, reason: NoPull) -> Route:
         """The same route with no pull, and the reason for it."""
@@ -75,11 +85,20 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     """The route that these request headers ask for.
 
     `choose(n)` picks one of n prefillers. Raises BadRequest when the prefiller's header cannot be read: the
-    request would run somewhere the endpoint picker did not choose. A bad source is only ignored.
+    request would run somewhere the endpoint picker did not choose; the same for the header that names a rank.
+    A bad source is only ignored.
     """
     routing = [(name, value) for key, value in headers if (name := key.lower()) in names.ROUTING]
     if not routing:
         return Route(rules.decoder)
+    rank = _rank(routing, rules)
+    if rank is None:
+        return _read(routing, rules, choose)
+    return replace(_read(routing, rules.at(rank), choose), data_parallel=True)
+
+
+def _read(routing: list[tuple[bytes, bytes]], rules: Rules, choose: Callable[[int], int]) -> Route:
+    """The route of one rank; `routing` are the routing headers, with lower-case names."""
     candidates = _candidates(routing, names.PREFILLER)
     prefiller = _prefiller(candidates, rules, choose) if candidates else None
     sources = _candidates(routing, names.KV_SOURCE, split=False)
@@ -88,6 +107,25 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     named, no_pull = _source(sources[0], rules, prefiller.endpoint if prefiller else rules.own)
     source = rules.peer(named) if named and not no_pull else None
     return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull)
+
+
+def _rank(routing: list[tuple[bytes, bytes]], rules: Rules) -> int | None:
+    """The rank that the header names, None without one; only the base port looks, others say theirs already.
+
+    Where `POD_IP` is not known any host will do: the header picks among local engines, and nothing else.
+    """
+    value = (names.first(routing, names.DATA_PARALLEL) or b"").decode("latin-1").strip()
+    if not value or rules.rank:
+        return None
+    header = f"header {names.DATA_PARALLEL.decode()}"
+    try:
+        named = Endpoint.parse(value)
+    except MalformedEndpoint as error:
+        raise BadRequest(f"{header}: {error}") from None
+    rank = named.port - rules.base_port
+    if not 0 <= rank < rules.ranks or (rules.own and named.host != rules.own.host):
+        raise BadRequest(f"{header}: names no rank of this sidecar")
+    return rank
 
 
 def _candidates(
