@@ -1,4 +1,4 @@
-"""The composition root: builds every part once and serves until told to stop.
+"""The composition root: builds every part of one serving process once.
 
 Rule: reads like a table of contents; no request passes through a branch that is decided here.
 """
@@ -7,38 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
 import random
-import socket
 import ssl
-import sys
-from collections.abc import AsyncIterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Response
 
-from sidecar import __version__, headers, logs
 from sidecar.connectors import CONNECTORS, Connector
 from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange, Services
 from sidecar.guard import GuardTimes, SourceGuard
-from sidecar.heap import keep_freed_memory
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
+from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observers
-from sidecar.observers.log import ExchangeLog
 from sidecar.plan import Role
 from sidecar.routing import Rules
-from sidecar.server.run import Server, listen, server
+from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
-from sidecar.settings import Settings, start_line
+from sidecar.settings import Settings
 from sidecar.transport import Resolver, Transport
 from sidecar.upstream import Retries, Stage, Upstream
 from sidecar.websocket import Tunnels
-
-if TYPE_CHECKING:
-    from sidecar.observers.tracing import Tracing
 
 # vLLM's server closes idle connections after 5 s (uvicorn's default): ours go before.
 _ENGINE_IDLE_S = 4.0
@@ -47,66 +40,31 @@ _CERT_POLL_S = 10.0
 
 Scope = MutableMapping[str, Any]
 
-logger = logging.getLogger("sidecar")
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all processes of one sidecar have in common. tls: of the serving ports, None for plain HTTP."""
+
+    tls: ssl.SSLContext | None
+    metrics: MetricsPort | None = None
 
 
-def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT. The exit code: 0; 1 if the port cannot be had; 2 for a wrong setting."""
-    logs.configure(settings.log_level, settings.log_format)
-    keep_freed_memory(os.environ)
-    try:
-        tracing = _tracing(settings)
-        serving = server_of(settings, Observers([ExchangeLog(), tracing] if tracing else [ExchangeLog()]))
-    except ValueError as error:  # says which variable or flag
-        return _refuse(2, str(error))
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]  # the socket module repeats the address
-        flag = "--host" if isinstance(error, socket.gaierror) else "--port"
-        return _refuse(1, f"{flag}: cannot listen on {settings.host or '*'}:{settings.port}: {reason}")
-    sys.stderr.write(start_line(settings, __version__) + "\n")
-    _warn(settings)
-    try:
-        serving.run(sockets=[listener])
-    finally:
-        if tracing:
-            tracing.shutdown()
-    return 0
+def server_of(
+    settings: Settings, observers: Observers, shared: Shared | None = None, rank: int = 0
+) -> Server:
+    """The whole sidecar of one rank as a server that is given its listening sockets."""
+    shared = shared or Shared(serving_tls(settings))
+    services = build(settings, observers, rank)
+    front = Front(services, own_endpoints(services, settings, shared))
+    return server(front, shared.tls, settings.shutdown_grace_s)
 
 
-def _refuse(code: int, reason: str) -> int:
-    sys.stderr.write(f"sidecar: {reason}\n")
-    return code
-
-
-def _warn(settings: Settings) -> None:
-    """What an operator should know from the first line on (contract section 1)."""
-    if not settings.enable_ssrf_protection:
-        names = ", ".join(sorted(name.decode() for name in headers.ROUTING))
-        logger.warning(
-            "SSRF protection is off (--enable-ssrf-protection): whoever reaches this port chooses what hosts "
-            "are contacted, by the headers %s",
-            names,
-        )
-    if not settings.pod_ip:
-        logger.warning("POD_IP is not set: a KV source that is this pod itself cannot be recognised")
-
-
-def server_of(settings: Settings, observers: Observers) -> Server:
-    """The whole sidecar as a server that is given its listening sockets."""
-    services = build(settings, observers)
-    context = _serving_tls(settings)
-    front = Front(services, own_endpoints(services, settings, context))
-    return server(front, context, settings.shutdown_grace_s)
-
-
-def build(settings: Settings, observers: Observers) -> Services:
+def build(settings: Settings, observers: Observers, rank: int = 0) -> Services:
     """The parts that every exchange uses."""
     connector = CONNECTORS[settings.kv_connector]
     resolver = Resolver()
     return Services(
-        rules=_rules(settings, connector),
+        rules=_rules(settings, connector, rank),
         connector=connector,
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
@@ -139,7 +97,7 @@ class Front:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
 
 
-def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContext | None) -> FastAPI:
+def own_endpoints(services: Services, settings: Settings, shared: Shared) -> FastAPI:
     """The endpoints that the sidecar answers itself, and what runs beside the exchanges."""
 
     @contextlib.asynccontextmanager
@@ -148,9 +106,11 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
             if services.guard:
                 await stack.enter_async_context(services.guard)
             stack.push_async_callback(services.upstream.aclose)
-            if context and settings.cert_path:
-                poll = background.create_task(reload_on_change(context, settings.cert_path, _CERT_POLL_S))
+            for context, directory in _certificates(settings, shared):
+                poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
                 stack.callback(poll.cancel)
+            if shared.metrics:
+                await stack.enter_async_context(shared.metrics.serving())
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -164,21 +124,29 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
     return app
 
 
-def _rules(settings: Settings, connector: Connector) -> Rules:
+def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:
+    """The contexts whose certificate comes from a directory."""
+    if shared.tls and settings.cert_path:
+        yield shared.tls, settings.cert_path
+    if shared.metrics and shared.metrics.tls and settings.metrics_cert_dir:
+        yield shared.metrics.tls, settings.metrics_cert_dir
+
+
+def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
     return Rules(
         decoder=Endpoint("localhost", settings.model_server_port),
-        own=_own(settings),
+        own=own(settings, 0),
         base_port=settings.port,
         p2p_port=settings.p2p_connector_port,
         ranks=settings.data_parallel_size,
         pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
         sample=settings.enable_prefiller_sampling,
-    )
+    ).at(rank)
 
 
-def _own(settings: Settings) -> Endpoint | None:
-    """This pod as its peers name it; settings have `pod_ip` in its normal form."""
-    return Endpoint(settings.pod_ip, settings.port) if settings.pod_ip else None
+def own(settings: Settings, rank: int) -> Endpoint | None:
+    """This rank of this pod as its peers name it; settings have `pod_ip` in its normal form."""
+    return Endpoint(settings.pod_ip, settings.port + rank) if settings.pod_ip else None
 
 
 def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
@@ -214,22 +182,10 @@ def _guard_times(settings: Settings) -> GuardTimes:
     )
 
 
-def _serving_tls(settings: Settings) -> ssl.SSLContext | None:
+def serving_tls(settings: Settings) -> ssl.SSLContext | None:
+    """The context that clients are served with. Raises ValueError that begins with the flag's name."""
     if not settings.secure_serving:
         return None
     return serving_context(
         settings.cert_path, settings.tls_min_version, settings.tls_cipher_suites, settings.pod_ip
-    )
-
-
-def _tracing(settings: Settings) -> Tracing | None:
-    if not settings.tracing:
-        return None
-    from sidecar.observers.tracing import Tracing, tracer_provider  # only when it is on
-
-    return Tracing(
-        tracer_provider(os.environ, __version__),
-        settings.kv_connector,
-        scheme="https" if settings.secure_serving else "http",
-        own=_own(settings),
     )

@@ -36,6 +36,7 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "source-guard-good-ttl": ("1m", 60.0),
     "source-guard-bad-ttl": ("500ms", 0.5),
     "source-guard-table-size": ("8", 8),
+    "workers": ("2", 2),
     "tracing": ("true", True),
     "metrics-port": ("9090", 9090),
     "metrics-cert-dir": ("/metrics", Path("/metrics")),
