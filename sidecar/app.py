@@ -1,4 +1,4 @@
-"""The composition root: builds every part once and serves until told to stop.
+"""The composition root: builds every part of one serving process once.
 
 Rule: reads like a table of contents; no request passes through a branch that is decided here.
 """
@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import socket
 import ssl
-import sys
-from collections.abc import AsyncIterator, Coroutine, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
-from sidecar import __version__, headers, logs
 from sidecar.exchange import Exchange
-from sidecar.heap import keep_freed_memory
+from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
-from sidecar.observers.log import ExchangeLog
-from sidecar.parts import build, own_endpoint
-from sidecar.server.run import Server, listen, server
+from sidecar.parts import build
+from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
-from sidecar.settings import Settings, start_line
+from sidecar.settings import Settings
 
 if TYPE_CHECKING:
-    from sidecar.observers.tracing import Tracing
     from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
@@ -37,58 +32,23 @@ _CERT_POLL_S = 10.0
 
 Scope = MutableMapping[str, Any]
 
-logger = logging.getLogger("sidecar")
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all processes of one sidecar have in common. tls: of the serving ports, None for plain HTTP."""
+
+    tls: ssl.SSLContext | None
+    metrics: MetricsPort | None = None
 
 
-def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT. The exit code: 0; 1 if the port cannot be had; 2 for a wrong setting."""
-    logs.configure(settings.log_level, settings.log_format)
-    keep_freed_memory(os.environ)
-    try:
-        tracing = _tracing(settings)
-        serving = server_of(settings, [ExchangeLog(), tracing] if tracing else [ExchangeLog()])
-    except ValueError as error:  # says which variable or flag
-        return _refuse(2, str(error))
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]  # the socket module repeats the address
-        flag = "--host" if isinstance(error, socket.gaierror) else "--port"
-        return _refuse(1, f"{flag}: cannot listen on {settings.host or '*'}:{settings.port}: {reason}")
-    sys.stderr.write(start_line(settings, __version__) + "\n")
-    _warn(settings)
-    try:
-        serving.run(sockets=[listener])
-    finally:
-        if tracing:
-            tracing.shutdown()
-    return 0
-
-
-def _refuse(code: int, reason: str) -> int:
-    sys.stderr.write(f"sidecar: {reason}\n")
-    return code
-
-
-def _warn(settings: Settings) -> None:
-    """What an operator should know from the first line on (contract section 1)."""
-    if not settings.enable_ssrf_protection:
-        names = ", ".join(sorted(name.decode() for name in headers.ROUTING))
-        logger.warning(
-            "SSRF protection is off (--enable-ssrf-protection): whoever reaches this port chooses what hosts "
-            "are contacted, by the headers %s",
-            names,
-        )
-    if not settings.pod_ip:
-        logger.warning("POD_IP is not set: a KV source that is this pod itself cannot be recognised")
-
-
-def server_of(settings: Settings, watchers: Sequence[Observer]) -> Server:
-    """The whole sidecar as a server that is given its listening sockets."""
-    services = build(settings, watchers)
-    context = _serving_tls(settings)
-    front = Front(services, own_endpoints(services, settings, context))
-    return server(front, context, settings.shutdown_grace_s)
+def server_of(
+    settings: Settings, watchers: Sequence[Observer], shared: Shared | None = None, rank: int = 0
+) -> Server:
+    """The whole sidecar of one rank as a server that is given its listening sockets."""
+    shared = shared or Shared(serving_tls(settings))
+    services = build(settings, watchers, rank)
+    front = Front(services, own_endpoints(services, settings, shared))
+    return server(front, shared.tls, settings.shutdown_grace_s)
 
 
 class Front:
@@ -110,7 +70,7 @@ class Front:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
 
 
-def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContext | None) -> FastAPI:
+def own_endpoints(services: Services, settings: Settings, shared: Shared) -> FastAPI:
     """The endpoints that the sidecar answers itself, and what runs beside the exchanges."""
 
     @contextlib.asynccontextmanager
@@ -123,9 +83,11 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
             await stack.enter_async_context(services.scraper)
             verifying = background.create_task(services.verifier.run())
             stack.callback(verifying.cancel)
-            if context and settings.cert_path:
-                poll = background.create_task(reload_on_change(context, settings.cert_path, _CERT_POLL_S))
+            for context, directory in _certificates(settings, shared):
+                poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
                 stack.callback(poll.cancel)
+            if shared.metrics:
+                await stack.enter_async_context(shared.metrics.serving())
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -139,23 +101,18 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
     return app
 
 
-def _serving_tls(settings: Settings) -> ssl.SSLContext | None:
+def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:
+    """The contexts whose certificate comes from a directory."""
+    if shared.tls and settings.cert_path:
+        yield shared.tls, settings.cert_path
+    if shared.metrics and shared.metrics.tls and settings.metrics_cert_dir:
+        yield shared.metrics.tls, settings.metrics_cert_dir
+
+
+def serving_tls(settings: Settings) -> ssl.SSLContext | None:
+    """The context that clients are served with. Raises ValueError that begins with the flag's name."""
     if not settings.secure_serving:
         return None
     return serving_context(
         settings.cert_path, settings.tls_min_version, settings.tls_cipher_suites, settings.pod_ip
-    )
-
-
-def _tracing(settings: Settings) -> Tracing | None:
-    if not settings.tracing:
-        return None
-    from sidecar.observers.tracing import Tracing, tracer_provider  # only when it is on
-
-    return Tracing(
-        tracer_provider(os.environ, __version__),
-        settings.kv_connector,
-        ec_connector=settings.ec_connector,
-        scheme="https" if settings.secure_serving else "http",
-        own=own_endpoint(settings),
     )

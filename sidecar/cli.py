@@ -53,7 +53,7 @@ def _serve(flags: list[str]) -> int:
         settings = load(flags, os.environ)
     except SettingsError as refused:
         return _refuse(refused.problems)
-    from sidecar.app import serve
+    from sidecar.start import serve
 
     return serve(settings)
 

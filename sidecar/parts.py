@@ -32,16 +32,17 @@ from sidecar.yields import YieldRules, Yields
 _ENGINE_IDLE_S = 4.0
 
 
-def build(settings: Settings, watchers: Sequence[Observer]) -> Services:
+def build(settings: Settings, watchers: Sequence[Observer], rank: int = 0) -> Services:
     """The parts that every exchange uses, watched by these and by what verifies pulls."""
+    connector = CONNECTORS[settings.kv_connector]
     yields = Yields(_yield_rules(settings))
     scraper = Scraper(_scraping_tls(settings))
-    verifier = _verifier(settings, scraper, Observers([*watchers, yields]))
+    rules = _rules(settings, connector, rank)
+    verifier = _verifier(settings, scraper, rules.decoder, Observers([*watchers, yields]))
     observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
-    connector = CONNECTORS[settings.kv_connector]
     resolver = Resolver()
     return Services(
-        rules=_rules(settings, connector),
+        rules=rules,
         planner=Planner(connector, _options(settings)),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
@@ -65,25 +66,25 @@ def build(settings: Settings, watchers: Sequence[Observer]) -> Services:
     )
 
 
-def _rules(settings: Settings, connector: Connector) -> Rules:
+def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
     return Rules(
         decoder=Endpoint("localhost", settings.model_server_port),
-        own=own_endpoint(settings),
+        own=own_endpoint(settings, 0),
         base_port=settings.port,
         p2p_port=settings.p2p_connector_port,
         ranks=settings.data_parallel_size,
         pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
         sample=settings.enable_prefiller_sampling,
-    )
+    ).at(rank)
 
 
-def _verifier(settings: Settings, scraper: Scraper, told: Observers) -> Verifier:
+def _verifier(settings: Settings, scraper: Scraper, decoder: Endpoint, told: Observers) -> Verifier:
     return Verifier(
         scraper if _verifies(settings) else None,
         told.pull,
-        Endpoint("localhost", settings.model_server_port),
+        decoder,
         interval_s=settings.pull_verification_interval_s,
-        sole=True,
+        sole=settings.workers == 1 and settings.data_parallel_size == 1,
     )
 
 
@@ -111,9 +112,9 @@ def _options(settings: Settings) -> Options:
     )
 
 
-def own_endpoint(settings: Settings) -> Endpoint | None:
-    """This pod as its peers name it; settings have `pod_ip` in its normal form."""
-    return Endpoint(settings.pod_ip, settings.port) if settings.pod_ip else None
+def own_endpoint(settings: Settings, rank: int) -> Endpoint | None:
+    """This rank of this pod as its peers name it; settings have `pod_ip` in its normal form."""
+    return Endpoint(settings.pod_ip, settings.port + rank) if settings.pod_ip else None
 
 
 def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:

@@ -16,6 +16,7 @@ from sidecar.errors import BadRequest
 from sidecar.plan import Peer
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
+Routing = dict[bytes, list[bytes]]
 
 
 class NoPull(StrEnum):
@@ -32,8 +33,9 @@ class NoPull(StrEnum):
 class Rules:
     """What the settings say about routing.
 
-    decoder: the local engine. own: this pod's own address as peers name it, when it is known (`POD_IP`).
-    base_port and ranks: the first of this sidecar's ports and how many data-parallel ranks there are.
+    decoder: the local engine of this rank. own: this rank's own address as peers name it, when it is known
+    (`POD_IP`). base_port and ranks: the first of this sidecar's ports and how many data-parallel ranks there
+    are. rank: the one whose port this is.
     p2p_port: the P2P port of rank 0. pulls: whether the connector can pull at all.
     sample: pick a random prefiller instead of the first.
     """
@@ -45,6 +47,14 @@ class Rules:
     ranks: int = 1
     pulls: bool = False
     sample: bool = False
+    rank: int = 0
+
+    def at(self, rank: int) -> Rules:
+        """The same rules for another rank."""
+        step = rank - self.rank
+        decoder = self.decoder.with_port(self.decoder.port + step)
+        own = self.own.with_port(self.own.port + step) if self.own else None
+        return replace(self, decoder=decoder, own=own, rank=rank)
 
     def peer(self, endpoint: Endpoint) -> Peer:
         """The endpoint with its P2P port: base + rank, where the HTTP port tells the rank (section 4)."""
@@ -58,7 +68,8 @@ class Route:
 
     prefill_candidates: how many prefillers the header named. encoders: those that may be used, of
     `encoder_candidates` that the header named. named_source: the source as the header said it, used or not.
-    no_pull: why it is not used. own: this pod as its peers name it, when that is known.
+    no_pull: why it is not used. own: this pod as its peers name it, when that is known. data_parallel:
+    whether a header chose the decoder's rank.
     """
 
     decoder: Endpoint
@@ -70,6 +81,7 @@ class Route:
     encoders: tuple[Endpoint, ...] = ()
     encoder_candidates: int = 0
     own: Endpoint | None = None
+    data_parallel: bool = False
 
     @property
     def local_source(self) -> Peer | None:
@@ -85,15 +97,24 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     """The route that these request headers ask for.
 
     `choose(n)` picks one of n prefillers. Raises BadRequest when the prefiller's header cannot be read: the
-    request would run somewhere the endpoint picker did not choose. A bad source is only ignored.
+    request would run somewhere the endpoint picker did not choose; the same for the header that names a rank.
+    A bad source is only ignored.
     """
-    routing: dict[bytes, list[bytes]] = {}
+    routing: Routing = {}
     for key, value in headers:
         name = key.lower()
         if name in names.ROUTING:
             routing.setdefault(name, []).append(value)
     if not routing:
         return Route(rules.decoder, own=rules.own)
+    rank = _rank(routing, rules)
+    if rank is None:
+        return _read(routing, rules, choose)
+    return replace(_read(routing, rules.at(rank), choose), data_parallel=True)
+
+
+def _read(routing: Routing, rules: Rules, choose: Callable[[int], int]) -> Route:
+    """The route of one rank; `routing`: values of routing headers, by lower-case name."""
     candidates = _candidates(routing, names.PREFILLER)
     prefiller = _prefiller(candidates, rules, choose) if candidates else None
     sources = _candidates(routing, names.KV_SOURCE, split=False)
@@ -104,9 +125,26 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull, own=rules.own)
 
 
-def _candidates(
-    routing: dict[bytes, list[bytes]], spellings: tuple[bytes, bytes], *, split: bool = True
-) -> list[str]:
+def _rank(routing: Routing, rules: Rules) -> int | None:
+    """The rank that the header names, None without one; only the base port looks, others say theirs already.
+
+    Where `POD_IP` is not known any host will do: the header picks among local engines, and nothing else.
+    """
+    value = routing.get(names.DATA_PARALLEL, [b""])[0].decode("latin-1").strip()
+    if not value or rules.rank:
+        return None
+    header = f"header {names.DATA_PARALLEL.decode()}"
+    try:
+        named = Endpoint.parse(value)
+    except MalformedEndpoint as error:
+        raise BadRequest(f"{header}: {error}") from None
+    rank = named.port - rules.base_port
+    if not 0 <= rank < rules.ranks or (rules.own and named.host != rules.own.host):
+        raise BadRequest(f"{header}: names no rank of this sidecar")
+    return rank
+
+
+def _candidates(routing: Routing, spellings: tuple[bytes, bytes], *, split: bool = True) -> list[str]:
     """One line is split on commas; several lines are one candidate each (contract section 1)."""
     for spelling in spellings:
         lines = routing.get(spelling)

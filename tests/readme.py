@@ -7,12 +7,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sidecar.observers.families import FAMILIES, Counter
 from sidecar.settings import flags_table
 
 README = Path(__file__).parent.parent / "README.md"
 
+
+def metrics_table() -> str:
+    """All metrics with their labels, as a markdown table."""
+    lines = ["| metric | label | values | meaning |", "|---|---|---|---|"]
+    for family in FAMILIES:
+        label = values = ""
+        if isinstance(family, Counter) and family.label:
+            label, values = family.label, ", ".join(family.values)
+        lines.append(f"| `{family.name}` | {label} | {values} | {family.help} |")
+    return "\n".join(lines)
+
+
 # Generated part by the name in its markers: <!-- begin NAME --> ... <!-- end NAME -->.
-PARTS: dict[str, Callable[[], str]] = {"flags": flags_table}
+PARTS: dict[str, Callable[[], str]] = {"flags": flags_table, "metrics": metrics_table}
 
 
 def regenerated(text: str) -> str:

@@ -19,6 +19,7 @@ DECIDERS = [
     "sidecar/api.py",
     "sidecar/body.py",
     "sidecar/call.py",
+    "sidecar/counters.py",
     "sidecar/engine_counters.py",
     "sidecar/endpoint.py",
     "sidecar/errors.py",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,7 +45,7 @@ def test_without_routing_headers_the_local_engine_answers() -> None:
 
 
 def test_headers_that_route_nowhere_here_change_nothing() -> None:
-    assert read([(ENC, b"10.0.0.9:8000"), (DP, b"10.0.0.1:8000")], RULES, never) == Route(DECODER, own=OWN)
+    assert read([(ENC, b"10.0.0.9:8000"), (DP, b" ")], RULES, never) == Route(DECODER, own=OWN)
 
 
 PREFILLERS: dict[str, tuple[Lines, str | None, int]] = {
@@ -240,7 +242,7 @@ def test_any_header_values_make_a_route_or_are_the_senders_fault(lines: Lines) -
     try:
         route = read(lines, RULES, never)
     except BadRequest:
-        assert any(name in (PRE, PRE_NEW) for name, _ in lines)
+        assert any(name in (PRE, PRE_NEW, DP) for name, _ in lines)
         return
     assert route.decoder == DECODER
     assert (route.source is None) or (route.no_pull is None)
@@ -252,3 +254,47 @@ def test_a_legacy_header_of_commas_alone_is_not_empty_and_lets_no_new_one_throug
     headers = [(b"x-prefiller-host-port", legacy), (b"x-llm-d-prefiller-host-port", b"10.0.0.9:8000")]
     rules = Rules(Endpoint("localhost", 8200), None, 8000, 7777)
     assert read(headers, rules, lambda count: 0).prefiller is None
+
+
+RANKS = replace(RULES, ranks=4)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("value", [b"10.0.0.1:%d", b" http://10.0.0.1:%d "])
+def test_the_data_parallel_header_picks_the_decoder_of_a_rank(rank: int, value: bytes) -> None:
+    route = read([(b"X-Data-Parallel-Host-Port", value % (8000 + rank))], RANKS, never)
+    assert route == Route(Endpoint("localhost", 8200 + rank), data_parallel=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"10.0.0.1:8004", b"10.0.0.1:7999", b"10.0.0.2:8001", b"10.0.0.1", b":8001", b"10.0.0.1:x", b"\xff:1"],
+)
+def test_a_rank_that_this_sidecar_does_not_have_is_the_senders_fault(value: bytes) -> None:
+    with pytest.raises(BadRequest, match="header x-data-parallel-host-port"):
+        read([(DP, value)], RANKS, never)
+
+
+def test_without_a_known_address_of_its_own_a_sidecar_goes_by_the_port() -> None:
+    route = read([(DP, b"10.9.9.9:8001")], replace(RANKS, own=None), never)
+    assert route.decoder == Endpoint("localhost", 8201)
+
+
+def test_on_another_ranks_port_the_data_parallel_header_means_nothing() -> None:
+    for value in (b"10.0.0.1:8000", b"10.0.0.9:1", b"?"):
+        assert read([(DP, value)], RANKS.at(2), never) == Route(Endpoint("localhost", 8202))
+
+
+def test_the_rules_of_a_rank_are_the_base_ports_but_for_its_decoder_and_address() -> None:
+    rules = replace(RANKS, decoder=Endpoint("localhost", 8203), own=Endpoint("10.0.0.1", 8003), rank=3)
+    assert RANKS.at(3) == rules
+    assert rules.at(0) == RANKS
+
+
+@pytest.mark.parametrize("port", [8000, 8001, 8003])
+def test_a_rank_never_pulls_from_itself_but_from_the_other_ranks_of_its_pod(port: int) -> None:
+    source = Peer(Endpoint("10.0.0.1", port), 7777 + port - 8000)
+    for rank, lines in ((1, []), (0, [(DP, b"10.0.0.1:8001")])):
+        route = read([*lines, (SRC, source.endpoint.netloc.encode())], RANKS.at(rank), never)
+        expected = (None, NoPull.SELF) if port == 8001 else (source, None)
+        assert (route.source, route.no_pull) == expected

@@ -4,84 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shlex
 import signal
 import socket
 import ssl
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from sidecar.server.tls import serving_context
+from tests.commands import command, listens
 from tests.engines import Answer, Got, complete, scripted
 from tests.serving import BODY, CHAT, post, read_answer
-from tests.test_answers import closed_port
 
 SECRETS = ("s3cret-prompt", "s3cret-answer", "s3cret-bearer", "s3cret-cookie", "s3cret-query")
-
-
-class Command:
-    """A running `sidecar`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
-        self.process = process
-        self.port = port
-        self._log = log
-
-    @property
-    def log(self) -> str:
-        """What it wrote on standard error."""
-        return self._log.read_text()
-
-    async def ended(self) -> int:
-        """Its exit code."""
-        async with asyncio.timeout(10):
-            return await self.process.wait()
-
-
-@asynccontextmanager
-async def command(
-    tmp_path: Path,
-    engine_port: int,
-    *flags: str,
-    plain: bool = True,
-    ready: bool = True,
-    environ: Mapping[str, str] | None = None,
-) -> AsyncIterator[Command]:
-    """Run it, wait until it serves, and end it."""
-    port = closed_port()
-    args = [f"--port={port}", f"--model-server-port={engine_port}", *flags]
-    args += ["--secure-serving=false"] if plain else []
-    log = tmp_path / "stderr"
-    with log.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **(environ or {})}
-        )
-        try:
-            async with asyncio.timeout(20):
-                while ready and not await _listens(port):
-                    assert process.returncode is None, log.read_text()
-                    await asyncio.sleep(0.05)
-            yield Command(process, port, log)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-
-async def _listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    await writer.wait_closed()
-    return True
 
 
 async def test_it_serves_tls_by_default_and_the_command_it_names_works(tmp_path: Path) -> None:
@@ -106,7 +43,7 @@ async def test_sigterm_lets_a_stream_finish_refuses_new_connections_and_exits_0(
         await engine.came()
         sidecar.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
-        assert not await _listens(sidecar.port)
+        assert not await listens(sidecar.port)
         answer = await read_answer(reader)
         writer.close()
 

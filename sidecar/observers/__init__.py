@@ -8,7 +8,8 @@ an attempt; it never decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import TypeVar
 
 from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord, PullRecord
@@ -62,26 +63,40 @@ class Observers:
 
 
 def _together(watchers: Sequence[Callable[[_R], Watch]]) -> Callable[[_R], Watch]:
-    """One watcher out of many; none and one, the usual numbers, cost no stack."""
+    """One watcher out of many; none and one, the usual numbers, cost nothing."""
     if not watchers:
         nothing: Watch = nullcontext()
         return lambda record: nothing
-    if len(watchers) == 1:
-        return watchers[0]
-    return lambda record: _Stack([watcher(record) for watcher in watchers])
+    first, *rest = watchers
+    if not rest:
+        return first
+    inside = _together(rest)
+    return lambda record: _Pair(first(record), inside(record))
 
 
-class _Stack(ExitStack):
-    """Enters its watchers when it is entered itself, so that one that fails unwinds those before it."""
+class _Pair:
+    """Two watchers as one. (An ExitStack does the same at six times the price, for every exchange.)"""
 
-    def __init__(self, watchers: Sequence[Watch]) -> None:
-        super().__init__()
-        self._watchers = watchers
+    __slots__ = ("_inside", "_outside")
 
-    def __enter__(self) -> None:  # type: ignore[override]  # a watcher yields nothing
+    def __init__(self, outside: Watch, inside: Watch) -> None:
+        self._outside = outside
+        self._inside = inside
+
+    def __enter__(self) -> None:
+        self._outside.__enter__()
         try:
-            for watcher in self._watchers:
-                self.enter_context(watcher)
-        except BaseException:
-            self.close()
+            self._inside.__enter__()
+        except BaseException as error:
+            self._outside.__exit__(type(error), error, error.__traceback__)
             raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._inside.__exit__(kind, error, trace)
+        except BaseException as fault:
+            self._outside.__exit__(type(fault), fault, fault.__traceback__)
+            raise
+        self._outside.__exit__(kind, error, trace)

@@ -57,7 +57,7 @@ def _decode(record: LegRecord) -> Attributes:
     attributes: Attributes = {
         "llm_d.pd_proxy.decode.target": record.leg.target.netloc,
         "llm_d.pd_proxy.decode.streaming": exchange.streaming,
-        "llm_d.pd_proxy.decode.data_parallel": False,
+        "llm_d.pd_proxy.decode.data_parallel": bool(exchange.route and exchange.route.data_parallel),
         **_meeting(record),
     }
     if exchange.handoff_lost is not None:

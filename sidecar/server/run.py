@@ -10,9 +10,9 @@ import math
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -21,6 +21,11 @@ from sidecar.server.protocol import ClientProtocol
 # At least 300 s (contract section 9), and a little more: it must not be we who close a connection on which a
 # gateway with such a time-out is about to send.
 _CLIENT_KEEP_ALIVE_S = 305
+# Connections that may wait to be accepted: a burst of a gateway's, and uvicorn's own default. The kernel
+# allows 4096 (net.core.somaxconn since Linux 5.4).
+_BACKLOG = 2048
+# A scrape takes a millisecond; nobody waits longer for the end of one.
+_SIDE_GRACE_S = 1.0
 
 
 class Server(uvicorn.Server):
@@ -53,12 +58,35 @@ def server(app: Callable[..., Any], tls: ssl.SSLContext | None, grace_s: float) 
 
     tls: None serves plain HTTP. grace_s: how long requests in flight may go on once it is asked to stop.
     """
+    return Server(_config(app, tls, grace_s))
+
+
+@contextlib.asynccontextmanager
+async def beside(
+    app: Callable[..., Any], tls: ssl.SSLContext | None, listener: socket.socket
+) -> AsyncIterator[None]:
+    """Serve `app` on one more listening socket, in the running loop, for as long as the block lasts.
+
+    No signal is caught and no lifespan is run; what is being answered at the end has a moment to finish.
+    """
+    side = uvicorn.Server(_config(app, tls, _SIDE_GRACE_S, lifespan="off"))
+    side.lifespan = side.config.lifespan_class(side.config)
+    await side.startup(sockets=[listener])
+    try:
+        yield
+    finally:
+        await side.shutdown(sockets=[listener])
+
+
+def _config(
+    app: Callable[..., Any], tls: ssl.SSLContext | None, grace_s: float, lifespan: Literal["on", "off"] = "on"
+) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=ClientProtocol,
         ws="none",
         loop="uvloop",
-        lifespan="on",
+        lifespan=lifespan,
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -69,7 +97,7 @@ def server(app: Callable[..., Any], tls: ssl.SSLContext | None, grace_s: float) 
     )
     config.load()
     config.ssl = tls
-    return Server(config)
+    return config
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -77,17 +105,64 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises OSError when the address cannot be had.
     """
+    return begin(hold(host, port))
+
+
+def hold(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket at that address which gets no connections before `begin`, or with shared `begin_beside`.
+
+    Raises OSError when the address cannot be had: for a shared one also when it is taken in such a way that
+    it could be shared, by another sidecar for one.
+    """
+    sock = _bound(host, port)
+    if shared:
+        sock.close()
+        sock = _bound(host, port, reuse_port=True)
+    return sock
+
+
+def begin(held: socket.socket) -> socket.socket:
+    """Let it get connections. Raises OSError when somebody else was quicker."""
+    held.listen(_BACKLOG)
+    held.setblocking(False)
+    return held
+
+
+def begin_beside(held: socket.socket) -> socket.socket:
+    """One more socket at a shared address that gets its part of the connections (SO_REUSEPORT)."""
+    host, port = held.getsockname()[:2]
+    return begin(_family_bound(held.family, host, port, dual=_is_dual(held), reuse_port=True))
+
+
+def _bound(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     if not host:
         try:
-            return _bound(socket.AF_INET6, "", port)
+            return _family_bound(socket.AF_INET6, "::", port, dual=True, reuse_port=reuse_port)
         except OSError as error:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 raise
-    return _bound(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return _family_bound(family, host, port, dual=False, reuse_port=reuse_port)
 
 
-def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    dual = family == socket.AF_INET6 and not host
-    listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=dual)
-    listener.setblocking(False)
-    return listener
+def _family_bound(
+    family: socket.AddressFamily | int, host: str, port: int, *, dual: bool, reuse_port: bool
+) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _is_dual(sock: socket.socket) -> bool:
+    if sock.family != socket.AF_INET6:
+        return False
+    return not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)

@@ -30,11 +30,17 @@ logger = logging.getLogger("sidecar.server")
 
 
 def serving_context(
-    cert_path: Path | None, min_version: str, cipher_suites: Sequence[str], pod_ip: str | None
+    cert_path: Path | None,
+    min_version: str,
+    cipher_suites: Sequence[str],
+    pod_ip: str | None,
+    *,
+    flag: str = "--cert-path",
 ) -> ssl.SSLContext:
     """The context to serve with: `cert_path/tls.crt` and `tls.key`, or, without a path, a self-signed pair.
 
-    `min_version` and `cipher_suites` take Go's names. Raises ValueError that begins with the flag's name.
+    `min_version` and `cipher_suites` take Go's names; `flag` gave the path.
+    Raises ValueError that begins with the flag's name.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
@@ -57,7 +63,7 @@ def serving_context(
     try:
         _load(context, _read(cert_path))
     except OSError as error:  # ssl.SSLError is one too
-        raise ValueError(f"--cert-path: {cert_path}: {error}") from error
+        raise ValueError(f"{flag}: {cert_path}: {error}") from error
     return context
 
 

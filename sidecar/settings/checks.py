@@ -41,7 +41,7 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     """Name what does not go together; `name` gives a field's name as the user gave it."""
     yield from _pulls(settings, name)
     yield from _ports(settings, name)
-    yield from _certificate(settings, name)
+    yield from _certificates(settings, name)
 
 
 def _pulls(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
@@ -59,15 +59,24 @@ def _ports(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
         shared = "the same port as" if ranks == 1 else f"within {ranks} ranks of"
         other = f"{name('model_server_port')} {settings.model_server_port}"
         yield f"{name('port')}: {settings.port} is {shared} {other}"
+    for field in ("port", "model_server_port"):
+        first = getattr(settings, field)
+        if first <= settings.metrics_port < first + ranks:
+            which = "the same port as" if ranks == 1 else f"one of the {ranks} ranks' ports from"
+            yield f"{name('metrics_port')}: {settings.metrics_port} is {which} {name(field)} {first}"
 
 
-def _certificate(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
-    directory = settings.cert_path
-    if directory is None:
-        return
+def _certificates(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if settings.cert_path is not None:
+        yield from _certificate(settings.cert_path, name("cert_path"))
+    if settings.metrics_cert_dir is not None:
+        yield from _certificate(settings.metrics_cert_dir, name("metrics_cert_dir"))
+
+
+def _certificate(directory: Path, flag: str) -> Iterator[str]:
     if not directory.is_dir():
-        yield f"{name('cert_path')}: {str(directory)!r} is not a directory"
+        yield f"{flag}: {str(directory)!r} is not a directory"
         return
     for file in ("tls.crt", "tls.key"):
         if not os.access(Path(directory, file), os.R_OK):
-            yield f"{name('cert_path')}: {str(directory)!r} has no readable {file}"
+            yield f"{flag}: {str(directory)!r} has no readable {file}"

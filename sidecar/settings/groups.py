@@ -34,6 +34,8 @@ class Serving(Group):
             "Empty: OpenSSL's choice. Those of TLS 1.3 are always on."
         ),
     ] = ()
+    # One process relays a few thousand small requests a second; more need more cores than one.
+    workers: Annotated[kinds.Count, Flag("Processes that serve each port, sharing its connections.")] = 1
     # A prompt of a million tokens is about 5 MB of text; inline images and audio take tens of MB. Bounds the
     # memory that one client can claim.
     max_request_bytes: Annotated[
@@ -56,7 +58,10 @@ class Engines(Group):
     ] = 8200
     data_parallel_size: Annotated[
         kinds.Count,
-        Flag("Ranks of the local engine: rank r is served on port + r by model-server-port + r.", works=()),
+        Flag(
+            "Ranks of the local engine: rank r is served on port + r by model-server-port + r, "
+            "in a process of its own."
+        ),
     ] = 1
     enable_tls: Annotated[
         kinds.Stages,

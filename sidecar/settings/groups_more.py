@@ -33,12 +33,13 @@ class Observability(Group):
     tracing: Annotated[
         kinds.Boolean, Flag("Record OpenTelemetry spans; where to is set by the OTEL_* variables.")
     ] = False
-    metrics_port: Annotated[
-        kinds.PortOrZero, Flag("Port of the sidecar's own /metrics; 0: none.", works=())
-    ] = 0
+    metrics_port: Annotated[kinds.PortOrZero, Flag("Port of the sidecar's own /metrics; 0: none.")] = 0
     metrics_cert_dir: Annotated[
         kinds.OptionalPath,
-        Flag("Directory with tls.crt and tls.key for that port; empty: plain HTTP.", works=()),
+        Flag(
+            "Directory with tls.crt and tls.key for that port, read again when they change. "
+            "Empty: plain HTTP."
+        ),
     ] = None
     log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
     log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"

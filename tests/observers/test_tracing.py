@@ -59,6 +59,16 @@ OK = {"http.response.status_code": 200}
 PD = Route(DECODER, PREFILLER, 2)
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_decode_says_whether_a_header_chose_its_rank(chosen: bool) -> None:
+    played = stage()
+    record = chat(Route(DECODER, data_parallel=chosen))
+    with played.tracing.exchange(record):
+        Answer(200, 103.0).to(played, leg(record, Role.DECODE, 101.0))
+    [server] = played.trees()
+    assert server.inside[0].attributes["llm_d.pd_proxy.decode.data_parallel"] is chosen
+
+
 def client(where: dict[str, Any], status: int = 200) -> Node:
     return Node("HTTP POST", "CLIENT", where | {"http.response.status_code": status})
 

@@ -41,6 +41,7 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "silent-zero-threshold": ("9", 9),
     "silent-zero-suspend": ("false", False),
     "silent-zero-retry": ("1m", 60.0),
+    "workers": ("2", 2),
     "tracing": ("true", True),
     "metrics-port": ("9090", 9090),
     "metrics-cert-dir": ("/metrics", Path("/metrics")),

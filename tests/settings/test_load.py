@@ -37,6 +37,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "cert_path": None,
         "tls_min_version": "VersionTLS12",
         "tls_cipher_suites": (),
+        "workers": 1,
         "max_request_bytes": 67108864,
         "shutdown_grace_s": 600.0,
         "model_server_port": 8200,
@@ -303,11 +304,8 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--data-parallel-size=2"], "--data-parallel-size: 2 is not supported yet, only 1"),
         (["--ec-connector=ec-nixl"], "--ec-connector: ec-nixl is not supported yet, only empty"),
         (["--decode-chunk-size=64"], "--decode-chunk-size: 64 is not supported yet, only 0"),
-        (["--metrics-port=9090"], "--metrics-port: 9090 is not supported yet, only 0"),
-        (["--metrics-cert-dir=/certs"], "--metrics-cert-dir: /certs is not supported yet, only empty"),
         (
             ["--enable-ssrf-protection"],
             "--enable-ssrf-protection: true is not supported yet, only false",
@@ -343,8 +341,8 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
         (["--moriio-remote-hosts=a,b"], "--moriio-remote-hosts: a,b is not supported yet, only empty"),
         (["--moriio-decode-hosts=a"], "--moriio-decode-hosts: a is not supported yet, only empty"),
         (
-            ["--configuration=metrics-port: 9090"],
-            "--metrics-port (in --configuration): 9090 is not supported yet, only 0",
+            ["--configuration=decode-chunk-size: 64"],
+            "--decode-chunk-size (in --configuration): 64 is not supported yet, only 0",
         ),
     ],
 )
@@ -409,10 +407,7 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
         ),
         (
             ["--data-parallel-size=8", "--port=8207"],
-            [
-                "--data-parallel-size: 8 is not supported yet, only 1",
-                "--port: 8207 is within 8 ranks of --model-server-port 8200",
-            ],
+            ["--port: 8207 is within 8 ranks of --model-server-port 8200"],
         ),
         (
             [
@@ -421,10 +416,17 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
                 "--model-server-port=65000",
                 "--p2p-connector-port=65533",
             ],
-            [
-                "--data-parallel-size: 3 is not supported yet, only 1",
-                "--port: 65534 and the 3 ranks' ports above it pass 65535",
-            ],
+            ["--port: 65534 and the 3 ranks' ports above it pass 65535"],
+        ),
+        (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
+        (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
+        (
+            ["--metrics-port=8003", "--data-parallel-size=4"],
+            ["--metrics-port: 8003 is one of the 4 ranks' ports from --port 8000"],
+        ),
+        (
+            ["--metrics-cert-dir=/nowhere"],
+            ["--metrics-cert-dir: '/nowhere' is not a directory"],
         ),
     ],
 )

@@ -34,6 +34,16 @@ from sidecar.settings import load, start_line
             "try: curl -k https://localhost:8000/v1/models",
         ),
         (
+            ["--workers=2", "--metrics-port=9090"],
+            "sidecar 1.2.3 on https://*:8000, decoder http://localhost:8200, connector nixlv2, 2 workers, "
+            "metrics http://*:9090/metrics; try: curl -k https://localhost:8000/v1/models",
+        ),
+        (
+            ["--data-parallel-size=4", "--host=127.0.0.1"],
+            "sidecar 1.2.3 on https://127.0.0.1:8000, decoder http://localhost:8200, connector nixlv2, "
+            "4 ranks from these ports on; try: curl -k https://127.0.0.1:8000/v1/models",
+        ),
+        (
             ["--host=0.0.0.0"],
             "sidecar 1.2.3 on https://0.0.0.0:8000, decoder http://localhost:8200, connector nixlv2; "
             "try: curl -k https://localhost:8000/v1/models",

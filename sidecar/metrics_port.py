@@ -1,0 +1,47 @@
+"""The port for operators, `--metrics-port`: the endpoints that no client of the engine may reach.
+
+Rule: acts; nothing here touches an exchange. Every process serves it, each answering for all of them.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Response
+
+from sidecar.observers.board import Board
+from sidecar.server.run import beside
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPort:
+    """What is needed to serve it. tls: None for plain HTTP."""
+
+    listener: socket.socket
+    tls: ssl.SSLContext | None
+    board: Board
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve it in the running loop for as long as the block lasts."""
+        async with beside(_endpoints(self.board), self.tls, self.listener):
+            yield
+
+
+def _endpoints(board: Board) -> FastAPI:
+    from sidecar.observers.exposition import CONTENT_TYPE, Exposition  # only when there is such a port
+
+    exposition = Exposition(board)
+    silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+    app = FastAPI(openapi_url=None, telemetry=silent)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
+
+    return app

@@ -1,0 +1,91 @@
+"""Runs the command as a process, as a user does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.test_answers import closed_port
+
+
+class Command:
+    """A running `sidecar`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
+        self.process = process
+        self.port = port
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """What it wrote on standard error."""
+        return self._log.read_text()
+
+    async def ended(self) -> int:
+        """Its exit code."""
+        async with asyncio.timeout(10):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def command(
+    tmp_path: Path,
+    engine_port: int,
+    *flags: str,
+    plain: bool = True,
+    ready: bool = True,
+    ports: int = 1,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Command]:
+    """Run it, wait until it serves, and end it. ports: how many it needs in a row."""
+    port = closed_ports(ports)
+    args = [f"--port={port}", f"--model-server-port={engine_port}", *flags]
+    args += ["--secure-serving=false"] if plain else []
+    log = tmp_path / "stderr"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **(environ or {})}
+        )
+        try:
+            async with asyncio.timeout(20):
+                while ready and not await listens(port):
+                    assert process.returncode is None, log.read_text()
+                    await asyncio.sleep(0.05)
+            yield Command(process, port, log)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def listens(port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+def closed_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody has."""
+    for _ in range(100):
+        first = closed_port()
+        taken = [socket.socket() for _ in range(count)]
+        try:
+            for number, sock in enumerate(taken):
+                sock.bind(("127.0.0.1", first + number))
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for sock in taken:
+                sock.close()
+        return first
+    raise AssertionError("no free ports in a row")
