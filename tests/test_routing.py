@@ -263,7 +263,8 @@ RANKS = replace(RULES, ranks=4)
 @pytest.mark.parametrize("value", [b"10.0.0.1:%d", b" http://10.0.0.1:%d "])
 def test_the_data_parallel_header_picks_the_decoder_of_a_rank(rank: int, value: bytes) -> None:
     route = read([(b"X-Data-Parallel-Host-Port", value % (8000 + rank))], RANKS, never)
-    assert route == Route(Endpoint("localhost", 8200 + rank), data_parallel=True)
+    own = Endpoint("10.0.0.1", 8000 + rank)
+    assert route == Route(Endpoint("localhost", 8200 + rank), own=own, data_parallel=True)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,8 @@ def test_without_a_known_address_of_its_own_a_sidecar_goes_by_the_port() -> None
 
 def test_on_another_ranks_port_the_data_parallel_header_means_nothing() -> None:
     for value in (b"10.0.0.1:8000", b"10.0.0.9:1", b"?"):
-        assert read([(DP, value)], RANKS.at(2), never) == Route(Endpoint("localhost", 8202))
+        route = Route(Endpoint("localhost", 8202), own=Endpoint("10.0.0.1", 8002))
+        assert read([(DP, value)], RANKS.at(2), never) == route
 
 
 def test_the_rules_of_a_rank_are_the_base_ports_but_for_its_decoder_and_address() -> None:
