@@ -8,7 +8,8 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import TypeVar
 
 from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord
@@ -62,17 +63,42 @@ def _together(watchers: Sequence[Callable[[_R], Watch]]) -> Callable[[_R], Watch
     return lambda record: _Stack([watcher(record) for watcher in watchers])
 
 
-class _Stack(ExitStack):
-    """Enters its watchers when it is entered itself, so that one that fails unwinds those before it."""
+class _Stack:
+    """Enters its watchers when it is entered itself, so that one that fails unwinds those before it.
 
-    def __init__(self, watchers: Sequence[Watch]) -> None:
-        super().__init__()
+    Each sees what the one inside it raised. (An ExitStack costs four times as much.)
+    """
+
+    __slots__ = ("_watchers",)
+
+    def __init__(self, watchers: list[Watch]) -> None:
         self._watchers = watchers
 
-    def __enter__(self) -> None:  # type: ignore[override]  # a watcher yields nothing
+    def __enter__(self) -> None:
+        watchers = self._watchers
+        for count, watcher in enumerate(watchers):
+            try:
+                watcher.__enter__()
+            except BaseException as error:
+                _leave(watchers[:count], error)
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _leave(self._watchers, error)
+
+
+def _leave(watchers: list[Watch], error: BaseException | None) -> None:
+    """Leave watchers in reverse. Raises what one of them raised, the last of them."""
+    inside = error
+    for watcher in reversed(watchers):
         try:
-            for watcher in self._watchers:
-                self.enter_context(watcher)
-        except BaseException:
-            self.close()
-            raise
+            if inside is None:
+                watcher.__exit__(None, None, None)
+            else:
+                watcher.__exit__(type(inside), inside, inside.__traceback__)
+        except BaseException as raised:
+            inside = raised
+    if inside is not None and inside is not error:
+        raise inside
