@@ -32,12 +32,12 @@ class Body(Mapping[str, bytes]):
 
     __slots__ = ("_fields", "_raw")
 
-    def __init__(self, fields: Mapping[str, bytes], raw: bytes | None = None) -> None:
+    def __init__(self, fields: Mapping[str, bytes], raw: bytes | bytearray | None = None) -> None:
         self._fields = fields
         self._raw = raw
 
     @classmethod
-    def parse(cls, raw: bytes) -> Body:
+    def parse(cls, raw: bytes | bytearray) -> Body:
         """Validate `raw` (UTF-8, one JSON object) and find its top-level values.
 
         Raises BadBody for anything else: null, arrays, NaN, truncated or empty text, control characters,
@@ -103,7 +103,7 @@ class Body(Mapping[str, bytes]):
     def encode(self) -> bytes:
         """The JSON text: the original bytes when nothing was edited, else a deterministic join."""
         if self._raw is not None and not self._doubled(self._raw):
-            return self._raw
+            return bytes(self._raw)  # a copy only of what was received into one place (server/filling.py)
         parts: list[bytes] = []
         for key, value in self._fields.items():
             parts += (_KEYS.get(key) or _key(key), value)
@@ -111,7 +111,7 @@ class Body(Mapping[str, bytes]):
         parts.append(b"}")
         return b"".join(parts)  # one copy of the values
 
-    def _doubled(self, raw: bytes) -> bool:
+    def _doubled(self, raw: bytes | bytearray) -> bool:
         """Whether the text has a key more than once, which its parser does not tell.
 
         Walks the members: where each stands in its turn with its value right behind it, none was overwritten.
@@ -160,7 +160,7 @@ def _key(key: str) -> bytes:
     return text
 
 
-def _require_utf8(raw: bytes) -> None:
+def _require_utf8(raw: bytes | bytearray) -> None:
     try:
         raw.decode()
     except UnicodeDecodeError as error:
@@ -181,7 +181,7 @@ def _bounded(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
-def _masked(raw: bytes) -> dict[str, bytes] | None:
+def _masked(raw: bytes | bytearray) -> dict[str, bytes] | None:
     """The fields of a text with lone surrogates, found in a copy of the same length that has none.
 
     None when the copy does not tell them apart (equal keys), or is no JSON object either: `scan` says why.
@@ -199,5 +199,5 @@ def _masked(raw: bytes) -> dict[str, bytes] | None:
             return None
         at = member.end() + len(value)
         key = scanstring(raw[slice(*member.span(1))].decode(), 1)[0]
-        fields[key] = raw[member.end() : at]
+        fields[key] = bytes(raw[member.end() : at])
     return fields if _LAST.fullmatch(copy, at) and len(fields) == len(members) else None

@@ -164,6 +164,6 @@ async def _passed_body(client: Client) -> tuple[bytes, Upload | None]:
     length = names.first(client.headers, names.CONTENT_LENGTH)
     waits = names.first(client.headers, names.EXPECT) is not None
     if client.received and length is not None and int(length) <= _WHOLE_BODY_BYTES and not waits:
-        return await client.read_body(_WHOLE_BODY_BYTES), None
+        return bytes(await client.read_body(_WHOLE_BODY_BYTES)), None
     framing = (names.TRANSFER_ENCODING, b"chunked") if length is None else (names.CONTENT_LENGTH, length)
     return b"", Upload(client.stream_body(), framing)

@@ -104,7 +104,7 @@ _GZIP_BITS = 31
 _WINDOW_BITS = {b"gzip": (_GZIP_BITS,), b"x-gzip": (_GZIP_BITS,), b"deflate": (15, -15)}
 
 
-def _decoded(raw: bytes, encoding: bytes, limit_bytes: int, too_large: str) -> bytes:
+def _decoded(raw: bytes | bytearray, encoding: bytes, limit_bytes: int, too_large: str) -> bytes | bytearray:
     """The identity form of a body; at most `limit_bytes` are ever inflated."""
     name = encoding.strip().lower()
     if name == b"identity":
@@ -128,7 +128,7 @@ def _decoded(raw: bytes, encoding: bytes, limit_bytes: int, too_large: str) -> b
 _MOST_MEMBERS = 16
 
 
-def _inflated(raw: bytes, bits: int, limit_bytes: int) -> bytes:
+def _inflated(raw: bytes | bytearray, bits: int, limit_bytes: int) -> bytes:
     """At most one byte more than the limit of what is packed; gzip may have several members (RFC 1952 2.2).
 
     Raises zlib.error when the whole of `raw` is not that.

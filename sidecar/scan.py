@@ -42,7 +42,7 @@ _SPACE = " \t\n\r"
 _SPACES = re.compile(f"[{_SPACE}]*")
 
 
-def scan(raw: bytes) -> dict[str, bytes]:
+def scan(raw: bytes | bytearray) -> dict[str, bytes]:
     """The slow second path for texts with lone surrogates: the standard library's scanner, value by value."""
     text = raw.decode()
     try:

@@ -34,6 +34,8 @@ USAGE_WAIT_S = 10.0
 # Scrapes in a row that may fail before what waits for them is unknown.
 MAX_FAILURES = 3
 
+_UNWATCHED: Watch = nullcontext()
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -80,7 +82,7 @@ class Verifier(Observer):
 
     def leg(self, record: LegRecord) -> Watch:
         """See Observer.leg."""
-        return nullcontext() if record.leg.pull is None else self._watching(record)
+        return _UNWATCHED if record.leg.pull is None else self._watching(record)
 
     async def run(self) -> None:
         """Scrape while there is something to settle, for ever."""

@@ -40,7 +40,7 @@ PACKED = {
 
 
 def decoded(raw: bytes, encoding: bytes, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    return _decoded(raw, encoding, limit_bytes, "too large")
+    return bytes(_decoded(raw, encoding, limit_bytes, "too large"))
 
 
 @pytest.mark.parametrize(("encoding", "raw"), PACKED.items())

@@ -4,7 +4,10 @@ Rule: a body is joined once, and never more than the reader's limit (or HIGH_WAT
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
+
+from sidecar.server.filling import FIRST_BYTES
 
 HIGH_WATER_BYTES = 262144
 """Bytes of body held for a reader slower than the client before the socket is no longer read: as much as one
@@ -38,13 +41,23 @@ class Valve(Protocol):
     def resume_reading(self) -> None:
         """Read from the client again."""
 
+    def fill(self, held: bytes, length_bytes: int, filled: Callable[[], None]) -> bytearray:
+        """Receive what `held` begins into one place, which is given back; then call `filled`."""
+
+    def stop_filling(self) -> None:
+        """Receive into pieces again."""
+
 
 class RequestBody:
-    """One request's body as it arrives; `length_bytes` is what the head declared, negative for chunks."""
+    """One request's body as it arrives.
+
+    `length_bytes` is what the head declared, negative for chunks; `filled`: its rest came past the parser.
+    """
 
     __slots__ = (
         "_blocks",
         "_discarding",
+        "_filling",
         "_held_bytes",
         "_limit_bytes",
         "_lost",
@@ -52,6 +65,7 @@ class RequestBody:
         "_valve",
         "_waiter",
         "complete",
+        "filled",
         "length_bytes",
         "streaming",
     )
@@ -67,6 +81,8 @@ class RequestBody:
         self._limit_bytes = -1
         self._discarding = False
         self._lost = False
+        self._filling = False
+        self.filled = False
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -103,7 +119,7 @@ class RequestBody:
         self._discard()
         self._wake()
 
-    async def read(self, limit_bytes: int) -> bytes:
+    async def read(self, limit_bytes: int) -> bytes | bytearray:
         """The whole body, once. Raises BodyTooLarge (as soon as it is known), ClientGone."""
         if self.length_bytes > limit_bytes:
             self._discard()
@@ -111,6 +127,8 @@ class RequestBody:
         self._limit_bytes = limit_bytes
         if not self.complete:
             self._valve.resume_reading()
+            if self.length_bytes - self._held_bytes > FIRST_BYTES and not self._lost:
+                return await self._read_filled()
         while not self.complete and self._held_bytes <= limit_bytes:
             await self._arrival()
         if self._held_bytes > limit_bytes:
@@ -136,6 +154,25 @@ class RequestBody:
     def _discard(self) -> None:
         self._discarding = True
         self._take()
+        self._stop_filling()
+
+    async def _read_filled(self) -> bytearray:
+        """The whole of a large body of announced length, without pieces."""
+        self._filling = True
+        place = self._valve.fill(self._take(), self.length_bytes, self._filled)
+        while not self.complete:
+            await self._arrival()
+        return place
+
+    def _filled(self) -> None:
+        self._stop_filling()
+        self.filled = True
+        self.end()
+
+    def _stop_filling(self) -> None:
+        if self._filling:
+            self._filling = False
+            self._valve.stop_filling()
 
     async def _arrival(self) -> None:
         if self._lost:

@@ -50,6 +50,9 @@ class RequestReader:
 
     def feed(self, chunk: bytes) -> bytes:
         """Parse `chunk`; returns what follows a tunnel's head, unread, otherwise b"". Raises Refusal."""
+        if self._body is not None and self._body.filled:
+            # Its rest came past the parser, which still waits for it: a fresh one reads what follows.
+            self._parser, self._body, self._silent_bytes = httptools.HttpRequestParser(self), None, 0
         self._silent_bytes += len(chunk)
         rest: bytes | memoryview = chunk
         while rest:

@@ -65,7 +65,7 @@ class Request:
         """Whether the whole request, body included, has arrived."""
         return self.body is None or self.body.complete
 
-    async def read_body(self, limit_bytes: int) -> bytes:
+    async def read_body(self, limit_bytes: int) -> bytes | bytearray:
         """The whole body. Raises BodyTooLarge, after which an answer can still be sent; ClientGone."""
         body = self.body
         if body is None:

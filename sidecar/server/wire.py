@@ -6,7 +6,10 @@ Rule: knows bytes and time only; what the bytes mean is the protocol's business.
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import cast
+
+from sidecar.server.filling import Filling
 
 WRITE_HIGH_BYTES = 262144
 """Bytes in a socket's write buffer at which an answer's source is paused: four of uvloop's 64 KiB reads, so
@@ -103,6 +106,16 @@ class Wire(asyncio.Protocol):
             self._reading_paused = False
             self._stop_looking()
             self.transport.resume_reading()
+
+    def fill(self, held: bytes, length_bytes: int, filled: Callable[[], None]) -> bytearray:
+        """Receive what `held` begins into one place (filling.py), which is given back; then call `filled`."""
+        filling = Filling(self, held, length_bytes, filled)
+        self.transport.set_protocol(filling)
+        return filling.place
+
+    def stop_filling(self) -> None:
+        """What comes now is heard here again, the place filled or not."""
+        self.transport.set_protocol(self)
 
     def set_deadline(self, after_s: float | None) -> None:
         """Have `deadline_passed` called `after_s` seconds from now, and not when set before; None: never.

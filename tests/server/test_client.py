@@ -306,7 +306,7 @@ async def test_a_body_that_has_arrived_unread_keeps_the_connection() -> None:
 async def test_an_ignored_upgrade_is_served_with_its_body() -> None:
     async def application(client: Client) -> None:
         body = await client.read_body(100)
-        says(200, [], body, length=len(body))(client)
+        says(200, [], bytes(body), length=len(body))(client)
 
     lines = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
     in_chunks = post(b"", "Transfer-Encoding: chunked", *lines).replace(b"Content-Length: 0\r\n", b"")

@@ -38,7 +38,7 @@ async def test_a_large_body_arrives_whole() -> None:
 
     async def application(client: Client) -> None:
         assert client.has_body
-        seen.append(await client.read_body(1 << 26))
+        seen.append(bytes(await client.read_body(1 << 26)))
         client.start(204, [], body_length=None)
         client.finish()
 
@@ -282,3 +282,72 @@ async def test_a_reader_that_outlives_its_exchange_is_told() -> None:
         assert (await caller.ask(post(b"abc")[:-1])).status == 200
         assert await caller.closed()
     assert len(told) == 1
+
+
+async def test_requests_behind_a_large_body_are_read_where_it_ends() -> None:
+    body = bytes(range(256)) * 4_000
+    seen: list[bytes] = []
+
+    async def application(client: Client) -> None:
+        seen.append(bytes(await client.read_body(1 << 26)))
+        client.start(200, [], body_length=None)
+        client.write(client.target)
+        client.finish()
+
+    async with serving(direct(application)) as stage, stage.caller() as caller:
+        first = post(body)
+        for pause_at in (1_000, 100_000, len(first)):  # bytes with which the client stops for a moment
+            await caller.send(first[:pause_at])
+            await asyncio.sleep(0.01)
+            await caller.send(first[pause_at:] + post(body[:70_000]) + get())
+            assert [(await caller.answer()).status for _ in range(3)] == [200, 200, 200]
+        assert len(stage.connections) == 1
+    assert seen == [body, body[:70_000], b""] * 3
+
+
+@pytest.mark.parametrize("held_bytes", [0, 70_000, 500_000])
+async def test_a_client_that_leaves_within_a_large_body_is_noticed(held_bytes: int) -> None:
+    lost = asyncio.Event()
+
+    async def application(client: Client) -> None:
+        try:
+            await client.read_body(1 << 26)
+        except asyncio.CancelledError:
+            lost.set()
+            raise
+
+    async with serving(direct(application)) as stage:
+        async with stage.caller() as caller:
+            await caller.send(post(bytes(1_000_000))[: held_bytes + 100])
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(2):
+            await lost.wait()
+        await settled(lambda: not stage.connections)
+
+
+async def test_a_client_that_announces_much_and_sends_little_holds_little_memory() -> None:
+    async with serving(direct(counted)) as stage, stage.caller() as caller:
+        head = post(b"").replace(b"Content-Length: 0", b"Content-Length: 60000000")
+        tracemalloc.start()
+        try:
+            await caller.send(head + bytes(10_000))
+            await asyncio.sleep(0.05)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak_bytes < 500_000
+
+
+async def test_an_answer_within_a_large_body_ends_the_connection_and_not_its_answer() -> None:
+    async def application(client: Client) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await client.read_body(1 << 26)
+        client.start(200, [], body_length=2)
+        client.write(b"no")
+        client.finish()
+
+    async with serving(direct(application)) as stage, stage.caller() as caller:
+        await caller.send(post(bytes(1_000_000))[:200_000])
+        answer = await caller.answer()
+        assert (answer.status, answer.body, answer.closes) == (200, b"no", True)

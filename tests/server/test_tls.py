@@ -77,7 +77,7 @@ async def hello(client: Client) -> None:
     """Answers with the body or a greeting."""
     body = await client.read_body(1 << 26) or b"hello"
     client.start(200, [], body_length=len(body))
-    client.write(body)
+    client.write(bytes(body))
     client.finish()
 
 
