@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sidecar.settings import flags_table
+from tests.bench.kept import published
 
 README = Path(__file__).parent.parent / "README.md"
 
 # Generated part by the name in its markers: <!-- begin NAME --> ... <!-- end NAME -->.
-PARTS: dict[str, Callable[[], str]] = {"flags": flags_table}
+PARTS: dict[str, Callable[[], str]] = {"flags": flags_table, "speed": published}
 
 
 def regenerated(text: str) -> str:

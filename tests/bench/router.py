@@ -30,7 +30,7 @@ def install() -> Path:
     if not command.exists():
         sys.stderr.write(f"bench: installing vllm-router {VERSION} into {place}\n")
         _run("make its environment", sys.executable, "-m", "venv", str(place))
-        pip = (str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input")
+        pip = (str(place / "bin" / "python"), "-m", "pip", "install", "-qq", "--no-input")
         _run("install it", *pip, f"vllm-router=={VERSION}")
     return command
 
