@@ -20,7 +20,7 @@ from tests.test_serve import Command, command
 
 STREAM = b'{"model":"m","messages":[{"role":"user","content":"%d"}],"stream":true}'
 GAP_S = 0.01
-# Blocked by a slow client would be blocked for as long as it is slow (STALLED_S and more). A machine that does
+# Who is blocked by a slow client is so for as long as it is slow (STALLED_S and more). A machine that does
 # much else stops everybody for up to half a second: who asks the engine directly, too.
 LONGER_S = 0.5
 STALLED_S = 1.5
