@@ -29,7 +29,13 @@ def markdown(document: Mapping[str, Any]) -> str:
 
 
 def complaints(document: Mapping[str, Any]) -> Iterator[str]:
-    """One line per job and proxy with errors."""
+    """One line per job and proxy with errors, and one when the machine had other work."""
+    machine = document["machine"]
+    if machine["load_average_before"] > machine["cores"] / 2:
+        yield (
+            f"load average {machine['load_average_before']:.1f} on {machine['cores']} cores before the run: "
+            "other work disturbs every figure"
+        )
     for job, row in document["figures"].items():
         for name, figures in row.items():
             if figures["errors"]:

@@ -100,3 +100,12 @@ def test_errors_are_told_by_job_and_proxy() -> None:
     measured["figures"]["small"]["sidecar"]["errors"] = {"status 502": 2}
 
     assert list(table.complaints(measured)) == ["errors: small through sidecar: 2 x status 502"]
+
+
+def test_other_work_on_the_machine_is_told() -> None:
+    measured = document()
+    measured["machine"] = {**MACHINE, "load_average_before": 1.5}
+
+    assert list(table.complaints(measured)) == [
+        "load average 1.5 on 2 cores before the run: other work disturbs every figure"
+    ]
