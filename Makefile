@@ -5,9 +5,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-vllm check format bench lock clean
+.PHONY: help demo test test-vllm test-extremes check format bench bench-table lock clean
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,9 @@ test: $(STAMP) ## All tests but real engines and benchmarks
 test-vllm: $(STAMP) ## The scenarios on real vLLM engines (CPU): installs vLLM once, then 7 to 9 minutes
 	$(BIN)/python -m tests.vllm
 
+test-extremes: $(STAMP) ## The extremes in full size: 2,000 streams, 200 MB to slow readers, a minute's trickle
+	EXTREMES=full $(BIN)/python -m pytest tests/extremes
+
 check: $(STAMP) ## Format, lint, types, import rules, README's generated parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,8 +40,11 @@ format: $(STAMP) ## Reformat, fix what can be fixed, regenerate README's generat
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tests.readme
 
-bench: $(STAMP) ## CPU cost of the relay beside a bare one
-	$(BIN)/python -m tests.bench
+bench: $(STAMP) ## CPU, latency and memory beside a bare relay and a naive proxy (BENCH='--quick' and others)
+	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-table: $(STAMP) ## The same with vllm-router and 100,000 requests, kept as README's table (10 minutes)
+	$(BIN)/python -m tests.bench --readme --long --vllm-router $(BENCH)
 
 lock: $(STAMP) ## Pin the dependencies again, with hashes
 	$(BIN)/pip-compile $(LOCK) --extra otlp --output-file requirements.txt pyproject.toml

@@ -98,33 +98,44 @@ class SseUsage:
     A complete line leaves with the piece that completes it; only an unfinished line is held back.
     """
 
-    __slots__ = ("_api", "_tail", "_tokens")
+    __slots__ = ("_api", "_tail", "_tail_bytes", "_tokens")
 
     def __init__(self, api: Api, tokens: int) -> None:
         self._api = api
         self._tokens = tokens
-        self._tail = b""
+        # The unfinished line, in the pieces in which it came: joined once, not with each of them.
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
 
     def feed(self, piece: bytes) -> bytes:
         """Take the next bytes of the stream, give back what can leave now."""
-        piece = self._tail + piece if self._tail else piece
         cut = piece.rfind(b"\n") + 1
-        if len(piece) - cut > MAX_LINE_BYTES:
-            cut = len(piece)
-        done, self._tail = piece[:cut], piece[cut:]
+        done = self._joined(piece[:cut]) if cut else b""
+        if cut < len(piece):
+            self._tail.append(piece[cut:])
+            self._tail_bytes += len(piece) - cut
+            if self._tail_bytes > MAX_LINE_BYTES:
+                done += self._joined(b"")
         if b'"usage"' not in done:
             return done
         return b"\n".join([self._line(line) for line in done.split(b"\n")])
 
     def rest(self) -> bytes:
         """What is left at the end of the stream: a last line without its line end."""
-        done, self._tail = self._tail, b""
-        return self._line(done)
+        return self._line(self._joined(b""))
+
+    def _joined(self, end: bytes) -> bytes:
+        """What was held back, with its end."""
+        if not self._tail:
+            return end
+        tail, self._tail, self._tail_bytes = self._tail, [], 0
+        return b"".join((*tail, end))
 
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(b"data:") or b'"usage"' not in line:
             return line
         text = line[5:]
         value = text.strip(b" \r")
-        before, after = text[: text.index(value)], text[text.index(value) + len(value) :]
+        start = len(text) - len(text.lstrip(b" \r"))
+        before, after = text[:start], text[start + len(value) :]
         return b"".join((b"data:", before, rewritten(value, self._api, self._tokens), after))

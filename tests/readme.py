@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sidecar.observers.families import FAMILIES, Counter
 from sidecar.settings import flags_table
+from tests.bench.kept import published
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -25,7 +26,11 @@ def metrics_table() -> str:
 
 
 # Generated part by the name in its markers: <!-- begin NAME --> ... <!-- end NAME -->.
-PARTS: dict[str, Callable[[], str]] = {"flags": flags_table, "metrics": metrics_table}
+PARTS: dict[str, Callable[[], str]] = {
+    "flags": flags_table,
+    "metrics": metrics_table,
+    "speed": published,
+}
 
 
 def regenerated(text: str) -> str:

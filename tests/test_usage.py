@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -264,6 +265,20 @@ def test_a_line_of_absurd_length_is_not_held_back_for_ever() -> None:
     held = [usage.feed(mebibyte) for _ in range(10)]
     assert sum(map(len, held)) > 0
     assert b"".join(held) + usage.rest() == mebibyte * 10
+
+
+def test_a_very_long_event_in_the_pieces_of_a_network_costs_in_proportion_to_its_length() -> None:
+    # The Responses API's last event repeats the whole answer; an Ethernet segment brings 1,448 bytes of it.
+    event = (
+        b'data: {"type":"response.completed","response":{"output":"%b","usage":{"input_tokens":9,'
+        b'"input_tokens_details":{"cached_tokens":96}}}}\n\n' % (b"x" * 8_000_000)
+    )
+    began_s = process_time()
+    out = fed(RESPONSES, *(event[at : at + 1448] for at in range(0, len(event), 1448)))
+
+    assert out == event.replace(b'"cached_tokens":96', b'"cached_tokens":7')
+    # A tenth of a second; joining what came before with every piece took four, in which nobody was served.
+    assert process_time() - began_s < 2
 
 
 # Any stream at all

@@ -1,4 +1,4 @@
-"""The naive proxy: the same pull in a page of FastAPI, httpx, json and StreamingResponse.
+"""The naive proxy: the same pull and handoff in a page of FastAPI, httpx, json and StreamingResponse.
 
 Rule: it is what most people would write first, and it is written well of its kind: one client with no limit
 on connections, the body's bytes passed on as they come. Usage: naive PORT ENGINE_PORT
@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 SOURCE = "x-kv-cache-source-host-port"
+PREFILLER = "x-prefiller-host-port"
 
 
 def naive_app(engine_port: int) -> FastAPI:
@@ -44,6 +45,11 @@ def naive_app(engine_port: int) -> FastAPI:
                     "remote_port": 7777,
                 }
             }
+        prefiller = request.headers.get(PREFILLER)
+        if prefiller:
+            leg = {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+            prefilled = await engine.post(f"http://{prefiller}{request.url.path}", json=leg)
+            body["kv_transfer_params"] = prefilled.json()["kv_transfer_params"]
         response = await engine.send(engine.build_request("POST", request.url.path, json=body), stream=True)
 
         async def relay() -> AsyncIterator[bytes]:

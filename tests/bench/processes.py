@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Without what would change how a sidecar traces.
+_INHERITED = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
 # A proxy that has no connection left has nothing to wait for; after this it is killed.
 _END_S = 5.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -34,7 +36,7 @@ def process(
             stderr=words,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **(environ or {})},
+            env={**_INHERITED, **(environ or {})},
             start_new_session=True,
         )
     try:

@@ -1,6 +1,6 @@
-"""The proxies that are compared, and the scripted engine and load around them.
+"""The running proxies, and the scripted engine, load and collector of spans around them.
 
-Rule: one line of command per proxy; each is started alone and is ready when it has answered one request.
+Rule: each proxy is started alone and is ready when it has answered one request.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from tests.bench.commands import Command
 from tests.bench.engine import SOURCE_HOST
 from tests.bench.load import Outcome, Run
 from tests.bench.processes import process, rss_mb
@@ -28,23 +29,6 @@ _PROBE = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
     b'content-length: 27\r\n\r\n{"model":"m","messages":[]}'
 )
-
-FLOOR = "floor"
-SIDECAR = "sidecar"
-NAIVE = "naive"
-HANDOFF = "sidecar-pd"
-PEER = "peer"
-
-_SERVE = (
-    "{python} -m sidecar serve --host=127.0.0.1 --port={port} --model-server-port={engine} "
-    "--secure-serving=false "
-)
-COMMANDS: Mapping[str, str] = {
-    FLOOR: "{python} -m tests.bench.floor {port} {engine}",
-    SIDECAR: _SERVE + "--kv-connector=offloading --source-guard=on --p2p-connector-port={p2p}",
-    HANDOFF: _SERVE + "--kv-connector=nixlv2",
-    NAIVE: "{python} -m tests.bench.naive {port} {engine}",
-}
 
 
 @dataclass(slots=True)
@@ -60,31 +44,49 @@ class Proxy:
 
 @dataclass(slots=True)
 class Bench:
-    """The engine and the load, running, and what keeps all processes."""
+    """The engine, the load and the collector, running, and what keeps all processes. router: its command."""
 
     engine_port: int
     p2p_port: int
+    sink_port: int
     load: subprocess.Popen[str]
+    sink: subprocess.Popen[str]
     stack: ExitStack
     logs: Path
+    router: Path = Path("vllm-router")
     proxies: dict[str, Proxy] = field(default_factory=dict)
 
-    def start(self, name: str, command: str) -> Proxy:
-        """Start a proxy and wait until it relays. Raises RuntimeError with its last words if it does not."""
-        port = _free_port()
-        words = shlex.split(
-            command.format(python=sys.executable, port=port, engine=self.engine_port, p2p=self.p2p_port)
-        )
-        log = self.logs / f"{name}.log"
-        began_s = monotonic()
-        child = self.stack.enter_context(process(words, log))
-        while not _relays(port):
-            if child.poll() is not None or monotonic() - began_s > _READY_S:
-                raise RuntimeError(f"{name} does not answer: {shlex.join(words)}\n{log.read_text()[-2000:]}")
-            sleep(_PROBE_S)
-        proxy = Proxy(name, port, child.pid, monotonic() - began_s, rss_mb(child.pid))
+    def start(self, name: str, command: Command) -> Proxy:
+        """Start a proxy for as long as the benchmark runs; see `running`."""
+        proxy = self.stack.enter_context(self.running(name, command))
         self.proxies[name] = proxy
         return proxy
+
+    @contextlib.contextmanager
+    def running(self, name: str, command: Command) -> Iterator[Proxy]:
+        """Start a proxy and wait until it relays. Raises RuntimeError with its last words if it does not."""
+        port = _free_port()
+        places = {
+            "python": sys.executable,
+            "port": port,
+            "engine": self.engine_port,
+            "p2p": self.p2p_port,
+            "metrics": _free_port(),
+            "sink": self.sink_port,
+            "router": shlex.quote(str(self.router)),
+        }
+        words = shlex.split(command.line.format(**places))
+        environ = {key: value.format(**places) for key, value in command.environ.items()}
+        log = self.logs / f"{name}.log"
+        began_s = monotonic()
+        with process(words, log, environ=environ) as child:
+            while not _relays(port):
+                if child.poll() is not None or monotonic() - began_s > _READY_S:
+                    raise RuntimeError(
+                        f"{name} does not answer: {shlex.join(words)}\n{log.read_text()[-2000:]}"
+                    )
+                sleep(_PROBE_S)
+            yield Proxy(name, port, child.pid, monotonic() - began_s, rss_mb(child.pid))
 
     def run(self, run: Run) -> Outcome:
         """Make the load do a run."""
@@ -102,6 +104,14 @@ class Bench:
         count: int = json.loads(answer.partition(b"\r\n\r\n")[2])["pulls"]
         return count
 
+    def spans(self) -> int:
+        """How many spans the collector has had."""
+        assert self.sink.stdin
+        self.sink.stdin.write("spans\n")
+        self.sink.stdin.flush()
+        count: int = _told(self.sink)["spans"]
+        return count
+
     def source(self) -> str:
         """The KV source that requests name: not this engine, and its P2P port accepts connections."""
         return f"{SOURCE_HOST}:{self.engine_port}"
@@ -109,16 +119,16 @@ class Bench:
 
 @contextlib.contextmanager
 def bench(logs: Path) -> Iterator[Bench]:
-    """The engine and the load; they and every proxy started by it end with the block."""
+    """The engine, the load and the collector; they and every proxy started by it end with the block."""
     with ExitStack() as stack:
-        engine, load = (
+        engine, load, sink = (
             stack.enter_context(
                 process([sys.executable, "-m", f"tests.bench.{name}"], logs / f"{name}.log", piped=True)
             )
-            for name in ("engine", "load")
+            for name in ("engine", "load", "sink")
         )
         ports = _told(engine)
-        yield Bench(ports["port"], ports["p2p_port"], load, stack, logs)
+        yield Bench(ports["port"], ports["p2p_port"], _told(sink)["port"], load, sink, stack, logs)
 
 
 def _told(child: subprocess.Popen[str]) -> dict[str, Any]:

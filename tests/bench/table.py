@@ -1,92 +1,138 @@
-"""The results as a markdown table and as JSON.
+"""The results as markdown, made from the JSON document.
 
-Rule: every figure stands beside its ratio to the floor of the same run; JSON also has every round and what
-the machine was.
+Rule: every figure stands beside its ratio to the floor of the same run, and beside its limit.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.bench.jobs import Job, Unit
-from tests.bench.measure import ENGINE, Figures, Results
-from tests.bench.proxies import FLOOR, HANDOFF, SIDECAR, Proxy
+from tests.bench import limits
+from tests.bench.commands import FLOOR, SIDECAR, TRACED_10, TRACED_ALL, WORKERS_1, WORKERS_2
+from tests.bench.document import View, is_first_byte
 
-_PACKAGES = ("fastapi", "httptools", "httpx", "msgspec", "uvicorn", "uvloop")
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a run of the benchmark says. after_mb: memory of each proxy at the end."""
-
-    jobs: Sequence[Job]
-    results: Results
-    proxies: Mapping[str, Proxy]
-    after_mb: Mapping[str, float]
-
-    def markdown(self) -> str:
-        """One row per figure, one column per proxy; in brackets the ratio to the floor."""
-        names = [name for name in self.proxies if name != HANDOFF]
-        rows = [["", *names], [":---", *("---:" for _ in names)]]
-        for job in self.jobs:
-            rows += self._rows(job, names)
-        rows.append(["start to first answer, s", *(f"{self.proxies[name].ready_s:.2f}" for name in names)])
-        rows.append(["memory idle, MB", *(f"{self.proxies[name].idle_mb:.0f}" for name in names)])
-        rows.append(["memory after the run, MB", *(f"{self.after_mb[name]:.0f}" for name in names)])
-        return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-    def complaints(self) -> Iterator[str]:
-        """One line per job and proxy with errors."""
-        for job, row in self.results.figures.items():
-            for name, figures in row.items():
-                if figures.errors:
-                    words = ", ".join(f"{count} x {what}" for what, count in figures.errors.items())
-                    yield f"errors: {job} through {name}: {words}"
-
-    def document(self) -> dict[str, Any]:
-        """Everything that was measured, for machines."""
-        return {
-            "machine": facts(),
-            "jobs": {job.name: {"title": job.title, "unit": job.unit.value} for job in self.jobs},
-            "figures": {job: _plain(row) for job, row in self.results.figures.items()},
-            "ratios_to_floor": {job.name: self._ratios(job) for job in self.jobs},
-            "proxies": {
-                name: {"ready_s": proxy.ready_s, "idle_mb": proxy.idle_mb, "after_mb": self.after_mb[name]}
-                for name, proxy in self.proxies.items()
-            },
-            "errors": self.results.errors,
-        }
-
-    def _rows(self, job: Job, names: Sequence[str]) -> list[list[str]]:
-        results = self.results
-        if job.unit is Unit.FIRST_BYTE:
-            p50_ms, p99_ms = results.value(job, ENGINE), results.p99_ms(job, ENGINE)
-            return [
-                [f"{job.title}, p50, ms", *(_added(results.value(job, name), p50_ms) for name in names)],
-                [f"{job.title}, p99, ms", *(_added(results.p99_ms(job, name), p99_ms) for name in names)],
-            ]
-        floor = results.value(job, FLOOR)
-        through = {SIDECAR: HANDOFF} if job.handoff else {}
-        cells = [_with_ratio(results.value(job, through.get(name, name)), floor) for name in names]
-        return [[f"{job.title}, µs", *cells]]
-
-    def _ratios(self, job: Job) -> dict[str, float]:
-        """CPU time as a multiple of the floor's."""
-        floor = None if job.unit is Unit.FIRST_BYTE else self.results.value(job, FLOOR)
-        values = {name: self.results.value(job, name) for name in self.results.figures[job.name]}
-        return {name: value / floor for name, value in values.items() if floor and value is not None}
+Rows = list[list[str]]
+_TRACED = {"event": "SSE event, 128 streams, 5 ms apart", "small": "request, prompt of 2 KB"}
+_AT_WORK = {
+    "small": "requests of 2 KB",
+    "pull400": "pulls of 400 KB",
+    "event1000": "SSE events, 1,000 streams",
+}
 
 
-def _plain(row: Mapping[str, Figures]) -> dict[str, Any]:
-    return {name: asdict(figures) for name, figures in row.items()}
+def markdown(document: Mapping[str, Any]) -> str:
+    """The machine's facts, then the tables of what was measured."""
+    view = View(document)
+    parts = (_facts(document["machine"]), _main(view), _tracing(view), _workers(view), _left_out(document))
+    return "\n\n".join(part for part in parts if part)
+
+
+def complaints(document: Mapping[str, Any]) -> Iterator[str]:
+    """One line per job and proxy with errors, and one when the machine had other work."""
+    machine = document["machine"]
+    if machine["load_average_before"] > machine["cores"] / 2:
+        yield (
+            f"load average {machine['load_average_before']:.1f} on {machine['cores']} cores before the run: "
+            "other work disturbs every figure"
+        )
+    for job, row in document["figures"].items():
+        for name, figures in row.items():
+            if figures["errors"]:
+                words = ", ".join(f"{count} x {what}" for what, count in figures["errors"].items())
+                yield f"errors: {job} through {name}: {words}"
+
+
+def _facts(machine: Mapping[str, Any]) -> str:
+    return (
+        f"Measured {machine['time'][:10]} at commit {machine['commit']} on {machine['cores']} cores "
+        f"({machine['cpu']}), {machine['memory_gb']:g} GB, Linux {machine['kernel']}, "
+        f"Python {machine['python']}; load average before the run {machine['load_average_before']:.1f}. "
+        "CPU time of the whole process tree; in brackets the ratio to the floor of the same run."
+    )
+
+
+def _main(view: View) -> str:
+    columns: Sequence[str] = view.document["columns"]
+    rows = [["", *columns, "limit of the sidecar"], [":---", *("---:" for _ in columns), ":---"]]
+    for name, job in view.document["jobs"].items():
+        rows += _job_rows(view, name, job)
+    kinds: tuple[tuple[str, str, Callable[[str], float | None], str], ...] = (
+        ("start", "start to first answer, s", view.start_s, ".2f"),
+        (
+            "idle_percent",
+            "CPU idle, % of a core",
+            lambda column: view.standing("idle_percent", column),
+            ".2f",
+        ),
+        ("idle_mb", "memory idle, MB", lambda column: view.proxy(column, "idle_mb"), ".0f"),
+        ("stream_kb", "memory per idle stream, KB", lambda column: view.standing("stream_kb", column), ".1f"),
+        ("after_mb", "memory after the run, MB", lambda column: view.proxy(column, "after_mb"), ".0f"),
+        (
+            "growth_mb",
+            "memory grown over 90,000 requests, MB",
+            lambda column: view.growth_mb() if column == SIDECAR else None,
+            ".1f",
+        ),
+    )
+    for row, title, value, form in kinds:
+        cells = [_number(value(column), form) for column in columns]
+        if any(cells):
+            rows.append([title, *cells, limits.of_row(row, view)])
+    return _table(rows)
+
+
+def _job_rows(view: View, name: str, job: Mapping[str, Any]) -> Rows:
+    columns: Sequence[str] = view.document["columns"]
+    if is_first_byte(job):
+        percentiles = {"p50": "first_p50_ms", "p99": "first_p99_ms"}
+        return [
+            [f"{job['title']}, {p}, ms", *(_number(view.added_ms(name, c, kind), ".2f") for c in columns), ""]
+            for p, kind in percentiles.items()
+        ]
+    cells = [_with_ratio(view.cpu_us(name, column), view.cpu_us(name, FLOOR)) for column in columns]
+    return [[f"{job['title']}, µs", *cells, limits.of_row(name, view)]]
+
+
+def _tracing(view: View) -> str:
+    rows = [
+        ["sidecar, tracing", "off, µs", "10 % sampled", "all sampled", "spans exported", "limit"],
+        [":---", "---:", "---:", "---:", "---:", ":---"],
+    ]
+    for job, title in _TRACED.items():
+        off = view.cpu_us(job, SIDECAR)
+        cells = [_with_ratio(view.cpu_us(job, name), off) for name in (TRACED_10, TRACED_ALL)]
+        if any(cells):
+            spans = _number(view.spans(job, TRACED_ALL), ".1f") + " a request"
+            limit = limits.of_row(f"traced {job}", view)
+            rows.append([title, _number(off, ".1f"), *cells, spans, limit])
+    return _table(rows) if len(rows) > 2 else ""
+
+
+def _workers(view: View) -> str:
+    both = (WORKERS_1, WORKERS_2)
+    rows = [["sidecar, workers", "1", "2"], [":---", "---:", "---:"]]
+    for job, title in _AT_WORK.items():
+        for kind, what, form in (("per_second", "per second", ",.0f"), ("cpu_us", "µs each", ".1f")):
+            cells = [_number(view.figure(job, name, kind), form) for name in both]
+            if any(cells):
+                rows.append([f"{title}, {what}", *cells])
+    if len(rows) == 2:
+        return ""
+    rows.append(["memory idle, MB", *(_number(view.proxy(name, "idle_mb"), ".0f") for name in both)])
+    return _table(rows)
+
+
+def _left_out(document: Mapping[str, Any]) -> str:
+    return "\n".join(f"Left out: {name} ({reason})." for name, reason in document["left_out"].items())
+
+
+def _table(rows: Rows) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _with_ratio(value: float | None, floor: float | None) -> str:
@@ -94,21 +140,3 @@ def _with_ratio(value: float | None, floor: float | None) -> str:
         return ""
     text = f"{value:.1f}" if value < 100 else f"{value:,.0f}"
     return text if not floor or value == floor else f"{text} ({value / floor:.2f})"
-
-
-def _added(value: float | None, engine: float | None) -> str:
-    return "" if value is None or engine is None else f"{value - engine:.2f}"
-
-
-def facts() -> dict[str, Any]:
-    """What the figures were measured on."""
-    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": model[1] if model else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": os.getloadavg(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in _PACKAGES},
-    }
