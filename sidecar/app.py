@@ -17,6 +17,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from sidecar.connectors import CONNECTORS, Connector
+from sidecar.counters import UNCOUNTED, Counters
 from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange, Services
 from sidecar.guard import GuardTimes, SourceGuard
@@ -50,16 +51,23 @@ class Shared:
 
 
 def server_of(
-    settings: Settings, observers: Observers, shared: Shared | None = None, rank: int = 0
+    settings: Settings,
+    observers: Observers,
+    shared: Shared | None = None,
+    *,
+    rank: int = 0,
+    counters: Counters = UNCOUNTED,
 ) -> Server:
     """The whole sidecar of one rank as a server that is given its listening sockets."""
     shared = shared or Shared(serving_tls(settings))
-    services = build(settings, observers, rank)
+    services = build(settings, observers, rank=rank, counters=counters)
     front = Front(services, own_endpoints(services, settings, shared))
     return server(front, shared.tls, settings.shutdown_grace_s)
 
 
-def build(settings: Settings, observers: Observers, rank: int = 0) -> Services:
+def build(
+    settings: Settings, observers: Observers, *, rank: int = 0, counters: Counters = UNCOUNTED
+) -> Services:
     """The parts that every exchange uses."""
     connector = CONNECTORS[settings.kv_connector]
     resolver = Resolver()
@@ -79,6 +87,7 @@ def build(settings: Settings, observers: Observers, rank: int = 0) -> Services:
         tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
+        counters=counters,
     )
 
 

@@ -17,6 +17,7 @@ from sidecar import api as apis
 from sidecar import headers as names
 from sidecar import problem, routing
 from sidecar.connectors import Connector, plan_for
+from sidecar.counters import UNCOUNTED, Counters
 from sidecar.errors import (
     LegFailed,
     LegRefused,
@@ -42,7 +43,7 @@ logger = logging.getLogger("sidecar.exchange")
 class Services:
     """What every exchange needs, built once (sidecar/app.py). guard: None with `--source-guard=off`.
 
-    choose(n): picks one of n prefillers.
+    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
     """
 
     rules: routing.Rules
@@ -53,6 +54,7 @@ class Services:
     tunnels: Tunnels
     guard: SourceGuard | None
     choose: Callable[[int], int]
+    counters: Counters = UNCOUNTED
 
 
 class Exchange:

@@ -80,7 +80,9 @@ def _run(
     """Serve one rank in this process. started: called once nothing can be refused any more."""
     try:
         tracing = _tracing(settings, seat.rank)
-        serving = server_of(settings, Observers(_observers(shared, seat, tracing)), shared, seat.rank)
+        observers = Observers(_observers(shared, seat, tracing))
+        counters = _counters(shared, seat.row)
+        serving = server_of(settings, observers, shared, rank=seat.rank, counters=counters)
         started()
         listener = ports.listener(seat.rank)
     except PortTaken as taken:
