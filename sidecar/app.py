@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
+from sidecar.counters import UNCOUNTED, Counters
 from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
@@ -42,11 +43,16 @@ class Shared:
 
 
 def server_of(
-    settings: Settings, watchers: Sequence[Observer], shared: Shared | None = None, rank: int = 0
+    settings: Settings,
+    watchers: Sequence[Observer],
+    shared: Shared | None = None,
+    *,
+    rank: int = 0,
+    counters: Counters = UNCOUNTED,
 ) -> Server:
     """The whole sidecar of one rank as a server that is given its listening sockets."""
     shared = shared or Shared(serving_tls(settings))
-    services = build(settings, watchers, rank)
+    services = build(settings, watchers, rank=rank, counters=counters)
     front = Front(services, own_endpoints(services, settings, shared))
     return server(front, shared.tls, settings.shutdown_grace_s)
 

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Sequence
 
 from sidecar.connectors import CONNECTORS, Connector, Options
+from sidecar.counters import UNCOUNTED, Counters
 from sidecar.endpoint import Endpoint
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.intake import Limits
@@ -32,7 +33,9 @@ from sidecar.yields import YieldRules, Yields
 _ENGINE_IDLE_S = 4.0
 
 
-def build(settings: Settings, watchers: Sequence[Observer], rank: int = 0) -> Services:
+def build(
+    settings: Settings, watchers: Sequence[Observer], *, rank: int = 0, counters: Counters = UNCOUNTED
+) -> Services:
     """The parts that every exchange uses, watched by these and by what verifies pulls."""
     connector = CONNECTORS[settings.kv_connector]
     yields = Yields(_yield_rules(settings))
@@ -63,6 +66,7 @@ def build(settings: Settings, watchers: Sequence[Observer], rank: int = 0) -> Se
         yields=yields,
         verifier=verifier,
         scraper=scraper,
+        counters=counters,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sidecar import routing
+from sidecar.counters import UNCOUNTED, Counters
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
 from sidecar.observers import Observers
@@ -26,7 +27,7 @@ from sidecar.yields import Yields
 class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`.
 
-    choose(n): picks one of n prefillers.
+    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
     """
 
     rules: routing.Rules
@@ -41,4 +42,5 @@ class Services:
     yields: Yields
     verifier: Verifier
     scraper: Scraper
+    counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)

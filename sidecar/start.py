@@ -81,7 +81,9 @@ def _run(
     """Serve one rank in this process. started: called once nothing can be refused any more."""
     try:
         tracing = _tracing(settings, seat.rank)
-        serving = server_of(settings, _observers(shared, seat, tracing), shared, seat.rank)
+        counters = _counters(shared, seat.row)
+        watchers = _observers(shared, seat, tracing)
+        serving = server_of(settings, watchers, shared, rank=seat.rank, counters=counters)
         started()
         listener = ports.listener(seat.rank)
     except PortTaken as taken:

@@ -13,10 +13,10 @@ from time import monotonic
 
 import pytest
 
+from tests.commands import Command, command
 from tests.engines import COMPLETION, Answer, Got, ScriptedEngine, scripted
 from tests.extremes.sizes import SIZES, allow_files, rss_bytes
 from tests.serving import BODY, CHAT, Said, Served, post, read_answer, read_head
-from tests.test_serve import Command, command
 
 STREAM = b'{"model":"m","messages":[{"role":"user","content":"%d"}],"stream":true}'
 GAP_S = 0.01
