@@ -13,6 +13,7 @@ PREFILLER = (b"x-prefiller-host-port", b"x-llm-d-prefiller-host-port")
 ENCODER = (b"x-encoder-hosts-ports", b"x-llm-d-encoder-hosts-ports")
 KV_SOURCE = (b"x-kv-cache-source-host-port", b"x-llm-d-kv-cache-source-host-port")
 DATA_PARALLEL = b"x-data-parallel-host-port"
+DATA_PARALLEL_RANK = b"x-data-parallel-rank"
 REQUEST_ID = b"x-request-id"
 TRACEPARENT = b"traceparent"
 TRACESTATE = b"tracestate"

@@ -39,6 +39,7 @@ PURE = {
     "dataclasses",
     "enum",
     "functools",
+    "hashlib",
     "ipaddress",
     "json",
     "json.decoder",
