@@ -65,7 +65,7 @@ class Leg:
     """One upstream request made for one client request.
 
     `content` None means the client's own body, streamed through unread. timeout_s: longest wait for the whole
-    answer, in seconds; None where only the client's presence bounds it.
+    answer, retries included, in seconds; None where only the client's presence bounds it.
     """
 
     role: Role
