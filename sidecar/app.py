@@ -14,37 +14,38 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, MutableMapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
 from sidecar import __version__, headers, logs
 from sidecar.connectors import CONNECTORS, Connector, Options
+from sidecar.connectors.options import MoRIIO
 from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.heap import keep_freed_memory
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
+from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.observers.log import ExchangeLog
-from sidecar.plan import Role
 from sidecar.planning import Planner
 from sidecar.routing import Rules
 from sidecar.server.run import Server, listen, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
 from sidecar.settings import Settings, start_line
+from sidecar.stages import engine_tls, stages_of
 from sidecar.started import StartedLegs
-from sidecar.transport import Resolver, Transport
-from sidecar.upstream import Retries, Stage, Upstream
+from sidecar.transport import Resolver
+from sidecar.upstream import Retries, Upstream
 from sidecar.websocket import Tunnels
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
 
-# vLLM's server closes idle connections after 5 s (uvicorn's default): ours go before.
-_ENGINE_IDLE_S = 4.0
 # How often a certificate that Kubernetes may have renewed is looked at.
 _CERT_POLL_S = 10.0
 
@@ -106,25 +107,23 @@ def server_of(settings: Settings, observers: Observers) -> Server:
 
 def build(settings: Settings, observers: Observers) -> Services:
     """The parts that every exchange uses."""
-    connector = CONNECTORS[settings.kv_connector]
+    # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
+    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
     resolver = Resolver()
+    hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver)
     return Services(
         rules=_rules(settings, connector),
-        planner=Planner(connector, _options(settings)),
+        planner=Planner(hosts.keeping(connector), hosts.options),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
-            {
-                Role.PREFILL: _stage(settings, "prefiller", resolver),
-                Role.DECODE: _stage(settings, "decoder", resolver),
-                Role.ENCODE: _stage(settings, "encoder", resolver),
-                Role.LOOKUP: _stage(settings, "bootstrap", resolver),
-            },
+            stages_of(settings, resolver),
             observers,
             Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
         ),
         observers=observers,
-        tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
+        tunnels=Tunnels(observers, engine_tls(settings, "decoder"), settings.connect_timeout_s),
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
+        moriio_hosts=hosts,
         choose=random.randrange,
         started=StartedLegs(settings.shutdown_grace_s),
     )
@@ -153,6 +152,7 @@ def own_endpoints(services: Services, settings: Settings, context: ssl.SSLContex
         async with asyncio.TaskGroup() as background, contextlib.AsyncExitStack() as stack:
             if services.guard:
                 await stack.enter_async_context(services.guard)
+            await stack.enter_async_context(services.moriio_hosts)
             stack.push_async_callback(services.upstream.aclose)
             await stack.enter_async_context(services.started)
             if context and settings.cert_path:
@@ -184,39 +184,21 @@ def _rules(settings: Settings, connector: Connector) -> Rules:
 
 
 def _options(settings: Settings) -> Options:
+    moriio = {field.name: getattr(settings, f"moriio_{field.name}") for field in fields(MoRIIO)}
     return Options(
         mooncake_bootstrap_port=settings.mooncake_bootstrap_port,
         sglang_bootstrap_port=settings.sglang_bootstrap_port,
+        moriio=MoRIIO(**moriio) if settings.moriio_write_mode else MoRIIO(),
     )
+
+
+def _lookup_times(settings: Settings) -> LookupTimes:
+    return LookupTimes(settings.moriio_dns_resolve_ttl_s, settings.moriio_dns_resolve_timeout_s)
 
 
 def _own(settings: Settings) -> Endpoint | None:
     """This pod as its peers name it; settings have `pod_ip` in its normal form."""
     return Endpoint(settings.pod_ip, settings.port) if settings.pod_ip else None
-
-
-def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
-    """The transport to the engines of one stage."""
-    context = _engine_tls(settings, name)
-    transport = Transport(
-        ssl_context=context,
-        connect_timeout_s=settings.connect_timeout_s,
-        idle_expiry_s=_ENGINE_IDLE_S,
-        max_idle_per_host=settings.max_idle_conns_per_host,
-        resolver=resolver,
-    )
-    return Stage("https" if context else "http", transport)
-
-
-def _engine_tls(settings: Settings, name: str) -> ssl.SSLContext | None:
-    """TLS towards the engines of a stage that `--enable-tls` names; verified unless switched off."""
-    if name not in settings.enable_tls:
-        return None
-    context = ssl.create_default_context()
-    if name in settings.tls_insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _guard_times(settings: Settings) -> GuardTimes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sidecar import routing
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
+from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
 from sidecar.replies import Replies
@@ -33,6 +34,7 @@ class Services:
     observers: Observers
     tunnels: Tunnels
     guard: SourceGuard | None
+    moriio_hosts: MoRIIOHosts
     choose: Callable[[int], int]
     started: StartedLegs
     replies: Replies = field(default_factory=Replies)
