@@ -84,6 +84,7 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
         async with asyncio.TaskGroup() as background, contextlib.AsyncExitStack() as stack:
             if services.guard:
                 await stack.enter_async_context(services.guard)
+            await stack.enter_async_context(services.moriio_hosts)
             stack.push_async_callback(services.upstream.aclose)
             await stack.enter_async_context(services.started)
             await stack.enter_async_context(services.scraper)

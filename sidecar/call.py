@@ -51,6 +51,11 @@ class Call:
     body: Body
     ids: Ids
 
+    @property
+    def request_id(self) -> bytes:
+        """The `x-request-id` of all legs: the client's if it sent one, else ours."""
+        return names.first(self.headers, names.REQUEST_ID) or self.ids.request.encode()
+
     def prefill(
         self, prefiller: Peer, params: Mapping[str, Any] | None, source: Peer | None, also: Edits = _NOTHING
     ) -> Leg:

@@ -14,7 +14,7 @@ ENCODER = (b"x-encoder-hosts-ports", b"x-llm-d-encoder-hosts-ports")
 KV_SOURCE = (b"x-kv-cache-source-host-port", b"x-llm-d-kv-cache-source-host-port")
 DATA_PARALLEL = b"x-data-parallel-host-port"
 # vLLM's own header: the data-parallel rank that shall run a request.
-DP_RANK = b"x-data-parallel-rank"
+DATA_PARALLEL_RANK = b"x-data-parallel-rank"
 REQUEST_ID = b"x-request-id"
 TRACEPARENT = b"traceparent"
 TRACESTATE = b"tracestate"

@@ -8,13 +8,16 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Sequence
+from dataclasses import fields
 
 from sidecar.connectors import CONNECTORS, Connector, Options
+from sidecar.connectors.options import MoRIIO
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.endpoint import Endpoint
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
+from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
 from sidecar.plan import Role
 from sidecar.planning import Planner
@@ -22,50 +25,46 @@ from sidecar.routing import Rules
 from sidecar.scraping import Scraper
 from sidecar.services import Services
 from sidecar.settings import Settings
+from sidecar.stages import engine_tls, stages_of
 from sidecar.started import StartedLegs
-from sidecar.transport import Resolver, Transport
-from sidecar.upstream import Retries, Stage, Upstream
+from sidecar.transport import Resolver
+from sidecar.upstream import Retries, Upstream
 from sidecar.verify import Verifier
 from sidecar.websocket import Tunnels
 from sidecar.yields import YieldRules, Yields
-
-# vLLM's server closes idle connections after 5 s (uvicorn's default): ours go before.
-_ENGINE_IDLE_S = 4.0
 
 
 def build(
     settings: Settings, watchers: Sequence[Observer], *, rank: int = 0, counters: Counters = UNCOUNTED
 ) -> Services:
     """The parts that every exchange uses, watched by these and by what verifies pulls."""
-    connector = CONNECTORS[settings.kv_connector]
+    # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
+    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
     yields = Yields(_yield_rules(settings))
     scraper = Scraper(_scraping_tls(settings))
     rules = _rules(settings, connector, rank)
     verifier = _verifier(settings, scraper, rules.decoder, Observers([*watchers, yields]))
     observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     resolver = Resolver()
+    hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver, counters)
     return Services(
         rules=rules,
-        planner=Planner(connector, _options(settings)),
+        planner=Planner(hosts.keeping(connector), hosts.options),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
-            {
-                Role.PREFILL: _stage(settings, "prefiller", resolver),
-                Role.DECODE: _stage(settings, "decoder", resolver),
-                Role.ENCODE: _stage(settings, "encoder", resolver),
-                Role.LOOKUP: _stage(settings, "bootstrap", resolver),
-            },
+            stages_of(settings, resolver),
             observers,
             Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
         ),
         observers=observers,
-        tunnels=Tunnels(observers, _engine_tls(settings, "decoder"), settings.connect_timeout_s),
+        tunnels=Tunnels(observers, engine_tls(settings, "decoder"), settings.connect_timeout_s),
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
         started=StartedLegs(settings.shutdown_grace_s),
         yields=yields,
         verifier=verifier,
         scraper=scraper,
+        moriio_hosts=hosts,
         counters=counters,
     )
 
@@ -94,7 +93,7 @@ def _verifier(settings: Settings, scraper: Scraper, decoder: Endpoint, told: Obs
 
 def _scraping_tls(settings: Settings) -> dict[Role, ssl.SSLContext]:
     stages = {Role.PREFILL: "prefiller", Role.DECODE: "decoder"}
-    contexts = {role: _engine_tls(settings, stage) for role, stage in stages.items()}
+    contexts = {role: engine_tls(settings, stage) for role, stage in stages.items()}
     return {role: context for role, context in contexts.items() if context is not None}
 
 
@@ -109,40 +108,22 @@ def _yield_rules(settings: Settings) -> YieldRules:
     return YieldRules(settings.silent_zero_threshold, retry_s)
 
 
+def _lookup_times(settings: Settings) -> LookupTimes:
+    return LookupTimes(settings.moriio_dns_resolve_ttl_s, settings.moriio_dns_resolve_timeout_s)
+
+
 def _options(settings: Settings) -> Options:
+    moriio = {field.name: getattr(settings, f"moriio_{field.name}") for field in fields(MoRIIO)}
     return Options(
         mooncake_bootstrap_port=settings.mooncake_bootstrap_port,
         sglang_bootstrap_port=settings.sglang_bootstrap_port,
+        moriio=MoRIIO(**moriio) if settings.moriio_write_mode else MoRIIO(),
     )
 
 
 def own_endpoint(settings: Settings, rank: int) -> Endpoint | None:
     """This rank of this pod as its peers name it; settings have `pod_ip` in its normal form."""
     return Endpoint(settings.pod_ip, settings.port + rank) if settings.pod_ip else None
-
-
-def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
-    """The transport to the engines of one stage."""
-    context = _engine_tls(settings, name)
-    transport = Transport(
-        ssl_context=context,
-        connect_timeout_s=settings.connect_timeout_s,
-        idle_expiry_s=_ENGINE_IDLE_S,
-        max_idle_per_host=settings.max_idle_conns_per_host,
-        resolver=resolver,
-    )
-    return Stage("https" if context else "http", transport)
-
-
-def _engine_tls(settings: Settings, name: str) -> ssl.SSLContext | None:
-    """TLS towards the engines of a stage that `--enable-tls` names; verified unless switched off."""
-    if name not in settings.enable_tls:
-        return None
-    context = ssl.create_default_context()
-    if name in settings.tls_insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _guard_times(settings: Settings) -> GuardTimes:

@@ -65,8 +65,8 @@ class Leg:
     """One upstream request made for one client request.
 
     `content` None means the client's own body, streamed through unread. timeout_s: longest wait for the whole
-    answer, in seconds; None where only the client's presence bounds it. room: the number under which it meets
-    its other leg, for protocols that have one; its spans tell it.
+    answer, retries included, in seconds; None where only the client's presence bounds it. room: the number
+    under which it meets its other leg, for protocols that have one; its spans tell it.
     """
 
     role: Role

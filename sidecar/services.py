@@ -12,6 +12,7 @@ from sidecar import routing
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
+from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
 from sidecar.replies import Replies
@@ -37,6 +38,7 @@ class Services:
     observers: Observers
     tunnels: Tunnels
     guard: SourceGuard | None
+    moriio_hosts: MoRIIOHosts
     choose: Callable[[int], int]
     started: StartedLegs
     yields: Yields

@@ -70,8 +70,12 @@ class Steps:
                     if deliver.after_started:
                         await all_answered(self._started)
                         if isinstance(response.stream, BodyStream) and response.stream.fault:
-                            raise EngineDied(deliver.leg, "decode aborted before sending a response")
+                            raise EngineDied(deliver.leg)
                     await self._relay.run(response, record, deliver.cached_tokens)
+            except EngineDied as died:
+                if not deliver.after_started or self._client.started:
+                    raise
+                raise EngineDied(died.leg, "decode aborted before sending a response") from died
             finally:
                 record.ended_s = monotonic()
 

@@ -100,24 +100,24 @@ class Upstream:
                 record.ended_s = monotonic()
 
     async def _retried(self, record: LegRecord, read: Reading) -> Reply:
-        most = self._retries.most if record.leg.role is Role.PREFILL else 0
-        while True:
-            try:
-                return await self._answer(record, read)
-            except LegFailed as failed:
-                if not failed.retryable or record.attempts > most:
-                    raise
-            await asyncio.sleep(self._retries.backoff_s)
-
-    async def _answer(self, record: LegRecord, read: Reading) -> Reply:
         try:
             async with asyncio.timeout(record.leg.timeout_s):
-                async with self.send(record, plain=read is parsed) as response:
-                    return await read(record, response)
+                return await self._attempts(record, read)
         except TimeoutError:
             failed = _silent(record.leg)
             record.error = failed.label
             raise failed from None
+
+    async def _attempts(self, record: LegRecord, read: Reading) -> Reply:
+        most = self._retries.most if record.leg.role is Role.PREFILL else 0
+        while True:
+            try:
+                async with self.send(record, plain=read is parsed) as response:
+                    return await read(record, response)
+            except LegFailed as failed:
+                if not failed.retryable or record.attempts > most:
+                    raise
+            await asyncio.sleep(self._retries.backoff_s)
 
 
 class Sending:

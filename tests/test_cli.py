@@ -36,7 +36,10 @@ def run(*argv: str, python: str = "-m sidecar", **environ: str) -> subprocess.Co
             ["serve", "--enable-p2p-pull", "--kv-connector=offloading"],
             "--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not offloading",
         ),
-        (["serve", "--moriio-write-mode"], "--moriio-write-mode: true is not supported yet, only false"),
+        (
+            ["serve", "--moriio-write-mode"],
+            "--moriio-write-mode: needs this pod's address (--moriio-local-pod-ip or POD_IP)",
+        ),
         (
             ["--configuration={"],
             "--configuration: is not YAML: expected the node content, but found '<stream end>' "

@@ -42,6 +42,7 @@ PURE = {
     "dataclasses",
     "enum",
     "functools",
+    "hashlib",
     "ipaddress",
     "json",
     "json.decoder",

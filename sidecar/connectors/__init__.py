@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.call import Call
-from sidecar.connectors import mooncake, nixlv2, offloading, sglang, shared_storage
+from sidecar.connectors import mooncake, moriio, nixlv2, offloading, sglang, shared_storage
 from sidecar.connectors.options import Options
 from sidecar.plan import Plan
 from sidecar.routing import Route
@@ -34,8 +34,10 @@ class Connector:
     pulls: bool | None
 
 
+# Keys are values of `--kv-connector`, but for "moriio", which is nixlv2 with `--moriio-write-mode`.
 CONNECTORS: dict[str, Connector] = {
     "nixlv2": Connector(nixlv2.plan, pulls=None),
+    "moriio": Connector(moriio.plan, pulls=None),
     "offloading": Connector(offloading.plan, pulls=True),
     "mooncake": Connector(mooncake.plan, pulls=False),
     "sglang": Connector(sglang.plan, pulls=False),

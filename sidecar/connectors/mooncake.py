@@ -44,7 +44,7 @@ def plan(call: Call, route: Route, options: Options) -> Plan:
     if not engines:
         raise UnusableAnswer(query, f"the bootstrap server at {server.netloc} names no engine with a rank")
     rank, engine_id = engines[call.ids.number % len(engines)]
-    yield Start(prefill.with_header(names.DP_RANK, rank.encode()))
+    yield Start(prefill.with_header(names.DATA_PARALLEL_RANK, rank.encode()))
     params = {
         "do_remote_prefill": True,
         "do_remote_decode": False,

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from sidecar.settings.flag import settings_of
+from sidecar.settings.groups_more import MoRIIO
 from sidecar.settings.model import SETTINGS, Settings
 from sidecar.settings.sources import Said
 
@@ -42,6 +44,7 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     yield from _pulls(settings, name)
     yield from _ports(settings, name)
     yield from _certificates(settings, name)
+    yield from _moriio(settings, name)
 
 
 def _pulls(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
@@ -80,3 +83,31 @@ def _certificate(directory: Path, flag: str) -> Iterator[str]:
     for file in ("tls.crt", "tls.key"):
         if not os.access(Path(directory, file), os.R_OK):
             yield f"{flag}: {str(directory)!r} has no readable {file}"
+
+
+def _moriio(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if not settings.moriio_write_mode:
+        # Variables set nothing in motion, and manifests set POD_IP for every pod. A flag means that the
+        # engines run MoRI-IO, and those end on a handoff of plain nixlv2: it has no transfer_id.
+        for setting in settings_of(MoRIIO):
+            if not setting.facts.env and getattr(settings, setting.field) != setting.default:
+                yield f"{name(setting.field)}: goes with --moriio-write-mode only"
+        return
+    mode = name("moriio_write_mode")
+    if settings.kv_connector != "nixlv2":
+        yield f"{mode}: goes with --kv-connector=nixlv2 only, not {settings.kv_connector}"
+    if not settings.moriio_local_pod_ip:
+        yield f"{mode}: needs this pod's address (--moriio-local-pod-ip or POD_IP)"
+    for field in ("moriio_remote_hosts", "moriio_decode_hosts"):
+        yield from _by_rank(settings, name, field)
+
+
+def _by_rank(settings: Settings, name: Callable[[str], str], field: str) -> Iterator[str]:
+    """Several pods: engines look for rank r in pod r // dp-size-local, and hang where there is none."""
+    pods, ranks, local = len(getattr(settings, field)), settings.moriio_dp_size, settings.moriio_dp_size_local
+    if pods < 2:
+        return
+    if not local:
+        yield f"{name(field)}: {pods} pods need --moriio-dp-size-local, the ranks of each"
+    elif ranks != pods * local:
+        yield f"{name(field)}: {pods} pods of {local} ranks are not the {ranks} of --moriio-dp-size"

@@ -70,48 +70,42 @@ class PeerLogging(Group):
 
 
 class MoRIIO(Group):
-    title = "MoRI-IO (with nixlv2 only)"
+    """Plans are in connectors/moriio.py, where vLLM's use of these values is named."""
 
-    moriio_write_mode: Annotated[kinds.Boolean, Flag("Engines run MoRI-IO in write mode.", works=())] = False
-    moriio_parallel_dispatch: Annotated[
-        kinds.Boolean, Flag("Send prefill and decode together. With write mode only.", works=())
+    title = "MoRI-IO (nixlv2 with --moriio-write-mode only)"
+
+    moriio_write_mode: Annotated[
+        kinds.Boolean, Flag("Engines run MoRI-IO in write mode. Needs --moriio-local-pod-ip.")
     ] = False
+    moriio_parallel_dispatch: Annotated[
+        kinds.Boolean,
+        Flag("Send prefill and decode together; decode's answer is held until prefill has succeeded."),
+    ] = False
+    # A prefill of a long prompt takes seconds; a decode that waits for it holds blocks for its whole answer.
     moriio_parallel_decode_wait_timeout_s: Annotated[
-        kinds.Duration, Flag("Longest wait of a decode for its prefill, when sent together.", works=())
+        kinds.Duration,
+        Flag("Longest wait of a decode for its prefill, when sent together; over it both end with 504."),
     ] = 30.0
     moriio_local_pod_ip: Annotated[
         kinds.OptionalHost,
-        Flag("Address or name by which prefillers reach this pod.", env="POD_IP", works=()),
+        Flag("Address or name by which prefillers reach this pod.", env="POD_IP"),
     ] = None
-    moriio_decode_notify_port: Annotated[
-        kinds.Port, Flag("Base notify port of the decode pod.", works=())
-    ] = 61005
-    moriio_decode_handshake_port: Annotated[
-        kinds.Port, Flag("Base handshake port of the decode pod.", works=())
-    ] = 6301
-    moriio_prefill_notify_port: Annotated[
-        kinds.Port, Flag("Base notify port of a prefill pod.", works=())
-    ] = 61005
-    moriio_prefill_handshake_port: Annotated[
-        kinds.Port, Flag("Base handshake port of a prefill pod.", works=())
-    ] = 6301
-    moriio_tp_size: Annotated[kinds.Count, Flag("Tensor-parallel size of the engines.", works=())] = 1
-    moriio_dp_size: Annotated[kinds.Count, Flag("Data-parallel size over all pods.", works=())] = 1
+    moriio_decode_notify_port: Annotated[kinds.Port, Flag("Base notify port of the decode pod.")] = 61005
+    moriio_decode_handshake_port: Annotated[kinds.Port, Flag("Base handshake port of the decode pod.")] = 6301
+    moriio_prefill_notify_port: Annotated[kinds.Port, Flag("Base notify port of a prefill pod.")] = 61005
+    moriio_prefill_handshake_port: Annotated[kinds.Port, Flag("Base handshake port of a prefill pod.")] = 6301
+    moriio_tp_size: Annotated[kinds.Count, Flag("Tensor-parallel size of the engines.")] = 1
+    moriio_dp_size: Annotated[kinds.Count, Flag("Data-parallel size over all pods.")] = 1
     moriio_dp_size_local: Annotated[
-        kinds.CountOrZero, Flag("Data-parallel size within a pod; 0: one pod.", works=())
+        kinds.CountOrZero, Flag("Data-parallel size within a pod; 0: one pod has all ranks.")
     ] = 0
-    moriio_remote_hosts: Annotated[
-        kinds.Hosts, Flag("Prefill pods, by rank; by comma or repetition.", works=())
-    ] = ()
-    moriio_decode_hosts: Annotated[
-        kinds.Hosts, Flag("Decode pods, by rank; by comma or repetition.", works=())
-    ] = ()
+    moriio_remote_hosts: Annotated[kinds.Hosts, Flag("Prefill pods, by rank; by comma or repetition.")] = ()
+    moriio_decode_hosts: Annotated[kinds.Hosts, Flag("Decode pods, by rank; by comma or repetition.")] = ()
     moriio_dns_resolve_ttl_s: Annotated[
         kinds.WholeSeconds,
         Flag(
-            "How long a looked-up host name holds.",
+            "How long a looked-up host name holds; refreshed in the background.",
             env="MORIIO_DNS_RESOLVE_TTL_SECONDS",
-            works=(),
             by_flag=False,
             by_yaml=False,
         ),
@@ -119,9 +113,8 @@ class MoRIIO(Group):
     moriio_dns_resolve_timeout_s: Annotated[
         kinds.WholeSeconds,
         Flag(
-            "Longest wait for a look-up.",
+            "Longest wait for a look-up; the start waits as long for the first.",
             env="MORIIO_DNS_RESOLVE_TIMEOUT_SECONDS",
-            works=(),
             by_flag=False,
             by_yaml=False,
         ),

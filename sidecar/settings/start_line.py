@@ -15,7 +15,8 @@ def start_line(settings: Settings, version: str) -> str:
     """Return e.g. `sidecar 0.1.0 on https://*:8000, decoder ..., connector nixlv2; try: curl -k ...`."""
     scheme = "https" if settings.secure_serving else "http"
     decoder = "https" if "decoder" in settings.enable_tls else "http"
-    pulls = " with p2p pulls" if settings.enable_p2p_pull else ""
+    mode = " in MoRI-IO write mode" if settings.moriio_write_mode else ""
+    mode += " with p2p pulls" if settings.enable_p2p_pull else ""
     try_host = "localhost" if settings.host in _EVERY_INTERFACE else _literal(settings.host)
     also = "".join(f", {each}" for each in _extras(settings))
     curl = "curl -k" if settings.secure_serving else "curl"
@@ -23,7 +24,7 @@ def start_line(settings: Settings, version: str) -> str:
     return (
         f"sidecar {version} on {scheme}://{_literal(settings.host) or '*'}:{settings.port}, "
         f"decoder {decoder}://localhost:{settings.model_server_port}, "
-        f"connector {settings.kv_connector}{pulls}{also}; try: {curl} {url}"
+        f"connector {settings.kv_connector}{mode}{also}; try: {curl} {url}"
     )
 
 

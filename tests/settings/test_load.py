@@ -312,34 +312,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
         ),
         (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch is not supported yet, only rfc3339"),
         (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info is not supported yet, only error"),
-        (["--moriio-write-mode"], "--moriio-write-mode: true is not supported yet, only false"),
-        (["--moriio-parallel-dispatch"], "--moriio-parallel-dispatch: true is not supported yet, only false"),
-        (
-            ["--moriio-parallel-decode-wait-timeout=1m"],
-            "--moriio-parallel-decode-wait-timeout: 1m is not supported yet, only 30s",
-        ),
-        (["--moriio-local-pod-ip=p0"], "--moriio-local-pod-ip: p0 is not supported yet, only empty"),
-        (
-            ["--moriio-decode-notify-port=1"],
-            "--moriio-decode-notify-port: 1 is not supported yet, only 61005",
-        ),
-        (
-            ["--moriio-decode-handshake-port=1"],
-            "--moriio-decode-handshake-port: 1 is not supported yet, only 6301",
-        ),
-        (
-            ["--moriio-prefill-notify-port=1"],
-            "--moriio-prefill-notify-port: 1 is not supported yet, only 61005",
-        ),
-        (
-            ["--moriio-prefill-handshake-port=1"],
-            "--moriio-prefill-handshake-port: 1 is not supported yet, only 6301",
-        ),
-        (["--moriio-tp-size=2"], "--moriio-tp-size: 2 is not supported yet, only 1"),
-        (["--moriio-dp-size=2"], "--moriio-dp-size: 2 is not supported yet, only 1"),
-        (["--moriio-dp-size-local=2"], "--moriio-dp-size-local: 2 is not supported yet, only 0"),
-        (["--moriio-remote-hosts=a,b"], "--moriio-remote-hosts: a,b is not supported yet, only empty"),
-        (["--moriio-decode-hosts=a"], "--moriio-decode-hosts: a is not supported yet, only empty"),
         (
             ["--configuration=decode-chunk-size: 64"],
             "--decode-chunk-size (in --configuration): 64 is not supported yet, only 0",

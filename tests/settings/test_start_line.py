@@ -24,6 +24,11 @@ from sidecar.settings import load, start_line
             "with p2p pulls; try: curl -k https://127.0.0.2:8000/v1/models",
         ),
         (
+            ["--moriio-write-mode", "--moriio-local-pod-ip=10.0.0.1", "--enable-p2p-pull"],
+            "sidecar 1.2.3 on https://*:8000, decoder http://localhost:8200, connector nixlv2 in MoRI-IO "
+            "write mode with p2p pulls; try: curl -k https://localhost:8000/v1/models",
+        ),
+        (
             ["--host=[::1]", "--secure-serving=false"],
             "sidecar 1.2.3 on http://[::1]:8000, decoder http://localhost:8200, connector nixlv2; "
             "try: curl 'http://[::1]:8000/v1/models'",
