@@ -110,7 +110,7 @@ def build(settings: Settings, observers: Observers) -> Services:
     resolver = Resolver()
     return Services(
         rules=_rules(settings, connector),
-        planner=Planner(connector, _options(settings)),
+        planner=Planner(connector, _options(settings), settings.ec_connector),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
             {
@@ -180,6 +180,7 @@ def _rules(settings: Settings, connector: Connector) -> Rules:
         ranks=settings.data_parallel_size,
         pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
         sample=settings.enable_prefiller_sampling,
+        encode=settings.ec_connector is not None,
     )
 
 

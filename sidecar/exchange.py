@@ -93,6 +93,7 @@ class Exchange:
         services, client = self._services, self._client
         route = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
+        route = services.planner.settled(call, route)
         if route.source and services.guard and not await services.guard.admits(route.source.p2p):
             route = route.without_source(NoPull.UNREACHABLE)
         self._record.route = route

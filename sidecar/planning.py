@@ -7,21 +7,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sidecar import encoders
 from sidecar.call import Call
 from sidecar.connectors import Connector, Options
 from sidecar.plan import Deliver, Plan
 from sidecar.routing import Route
 
+# The one API with items that encoders take, by its name in the table of APIs.
+_CHAT = "chat_completions"
+
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """What the settings say about plans. connector: the row of `--kv-connector`."""
+    """What the settings say about plans. connector: the row of `--kv-connector`.
+
+    ec_connector: the name in `--ec-connector`, None without encoders.
+    """
 
     connector: Connector
     options: Options
+    ec_connector: str | None = None
+
+    def settled(self, call: Call, route: Route) -> Route:
+        """The route as the plan will use it, now that the body is known."""
+        return encoders.settled(call, route) if call.api.name == _CHAT else route
 
     def plan(self, call: Call, route: Route) -> Plan:
-        """The plan of one request."""
+        """The plan of one request, for a route that `settled` gave."""
+        if call.api.name == _CHAT and route.encoders:
+            return encoders.encoded(call, route, self._connected, merge=self.ec_connector == "ec-nixl")
+        return self._connected(call, route)
+
+    def _connected(self, call: Call, route: Route) -> Plan:
+        """The connector's plan where a prefiller is named."""
         if route.prefiller is None:
             return decode_only(call, route)
         return self.connector.plan(call, route, self.options)

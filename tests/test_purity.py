@@ -19,6 +19,7 @@ DECIDERS = [
     "sidecar/api.py",
     "sidecar/body.py",
     "sidecar/call.py",
+    "sidecar/encoders.py",
     "sidecar/endpoint.py",
     "sidecar/errors.py",
     "sidecar/headers.py",
