@@ -16,9 +16,10 @@ import msgspec
 
 from sidecar.scan import BadBody, scan
 
-__all__ = ["BadBody", "Body", "dump"]
+__all__ = ["BadBody", "Body", "dump", "elements"]
 
 _FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ELEMENTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -136,6 +137,28 @@ _MEMBER = re.compile(rb'\s*+[{,]\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL)
 _LAST = re.compile(rb"\s*+\}\s*+|\s*+\{\s*+\}\s*+")
 
 
+def elements(raw: bytes) -> list[bytes]:
+    """The client's own bytes of each element of a JSON array. Raises BadBody for any other text."""
+    try:
+        return [bytes(element) for element in _ELEMENTS.decode(raw)]
+    except msgspec.ValidationError:
+        raise BadBody("the value must be a JSON array") from None
+    except (msgspec.DecodeError, RecursionError):
+        pass  # lone surrogates, as in Body.parse; what is wrong with any other text shows below
+    copy = _SURROGATE.sub(_MASK, raw)
+    try:
+        masked = [bytes(element) for element in _ELEMENTS.decode(copy)]
+    except (msgspec.DecodeError, RecursionError):
+        raise BadBody("the value is not a JSON array that can be read") from None
+    found, at = [], 0
+    for element in masked:
+        before = _BEFORE_ELEMENT.match(copy, at)
+        assert before is not None
+        at = before.end() + len(element)
+        found.append(raw[before.end() : at])
+    return found
+
+
 def dump(value: Any) -> bytes:
     """The JSON text of a small value that the sidecar itself makes."""
     return _ENCODER.encode(value)
@@ -179,6 +202,8 @@ def _bounded(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 # Every surrogate escape, paired or not, or what looks like one behind an escaped backslash.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_MASK = b"\\\\u0041"  # as a template of re: one backslash
+_BEFORE_ELEMENT = re.compile(rb"\s*+[\[,]\s*+")
 
 
 def _masked(raw: bytes | bytearray) -> dict[str, bytes] | None:
@@ -186,7 +211,7 @@ def _masked(raw: bytes | bytearray) -> dict[str, bytes] | None:
 
     None when the copy does not tell them apart (equal keys), or is no JSON object either: `scan` says why.
     """
-    copy = _SURROGATE.sub(b"\\\\u0041", raw)
+    copy = _SURROGATE.sub(_MASK, raw)
     try:
         members = _FIELDS.decode(copy)
     except (msgspec.DecodeError, RecursionError):

@@ -21,6 +21,12 @@ from sidecar.plan import Leg, Peer, Pull, Role
 
 _NOTHING: Edits = {}
 
+# What an encoder answers about its items, and whoever needs them is told (vLLM 0.32, chat completions).
+EC_FIELD = "ec_transfer_params"
+# Fields that speak of the conversation, which an encoder's leg has not: with its one user message in their
+# place, they would make an engine continue or repeat it, or fail.
+_OF_CONVERSATION: Edits = dict.fromkeys((EC_FIELD, "continue_final_message", "add_generation_prompt", "echo"))
+
 
 @dataclass(frozen=True, slots=True)
 class Ids:
@@ -68,11 +74,7 @@ class Call:
         pull = Pull(source, self.ids.pull) if source else None
         if pull:
             params = {**(params or {}), "remote_kv_source": pull.remote_kv_source}
-        try:
-            cap = capped(self.api, self.body.edited(edits))
-        except BadBody as error:
-            raise BadRequest(str(error)) from None
-        edits = {**edits, **cap, FIELD: None if params is None else dump(params), **also}
+        edits = self._capped(edits) | {FIELD: None if params is None else dump(params), **also}
         return self._leg(Role.PREFILL, prefiller.endpoint, self.body.edited(edits).encode(), pull)
 
     def decode_after_prefill(self, decoder: Endpoint, params: bytes | None, also: Edits = _NOTHING) -> Leg:
@@ -86,6 +88,17 @@ class Call:
     def uncapped(self, role: Role, target: Endpoint, also: Edits) -> Leg:
         """A leg with the client's body and these fields, for protocols whose prefill is not capped."""
         return self._leg(role, target, self.body.edited({**cleared(self.body), **also}).encode())
+
+    def encode(self, encoder: Endpoint, item: bytes, index: int) -> Leg:
+        """The capped leg that encodes one multimodal item, the call's item number `index`.
+
+        Raises BadRequest when the body holds a field that cannot be capped.
+        """
+        messages = b'[{"role":"user","content":[%b]}]' % item
+        edits = self._capped({**cleared(self.body), **_OF_CONVERSATION, "messages": messages})
+        leg = self._leg(Role.ENCODE, encoder, self.body.edited(edits).encode())
+        request_id = names.first(leg.headers, names.REQUEST_ID) or b""
+        return leg.with_header(names.REQUEST_ID, b"%b-enc-%d" % (request_id, index))
 
     def with_body(self, edits: Edits) -> Call:
         """The same call with fields of its body set or removed."""
@@ -109,6 +122,13 @@ class Call:
         params = dump({"remote_kv_source": pull.remote_kv_source})
         content = self.body.edited({**cleared(self.body), FIELD: params}).encode()
         return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
+
+    def _capped(self, edits: Edits) -> Edits:
+        """These edits and the cap of the body that they make."""
+        try:
+            return edits | capped(self.api, self.body.edited(edits))
+        except BadBody as error:
+            raise BadRequest(str(error)) from None
 
     def _leg(self, role: Role, target: Endpoint, content: bytes, pull: Pull | None = None) -> Leg:
         """One of several legs: all carry the same `x-request-id`."""

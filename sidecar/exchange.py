@@ -93,6 +93,7 @@ class Exchange:
         services, client = self._services, self._client
         route = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
+        route = services.planner.settled(call, route)
         if route.source and (refusal := await self._refusal(route.source)):
             route = route.without_source(refusal)
         self._record.route = route

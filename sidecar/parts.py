@@ -49,7 +49,7 @@ def build(
     hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver, counters)
     return Services(
         rules=rules,
-        planner=Planner(hosts.keeping(connector), hosts.options),
+        planner=Planner(hosts.keeping(connector), hosts.options, settings.ec_connector),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
             stages_of(settings, resolver),
@@ -78,6 +78,7 @@ def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
         ranks=settings.data_parallel_size,
         pulls=settings.enable_p2p_pull if connector.pulls is None else connector.pulls,
         sample=settings.enable_prefiller_sampling,
+        encode=settings.ec_connector is not None,
     ).at(rank)
 
 

@@ -5,23 +5,46 @@ Rule: pure. What wraps plans stands here in the order in which it applies; no co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sidecar import encoders, responses
+from sidecar.body import Body
 from sidecar.call import Call
 from sidecar.connectors import Connector, Options
 from sidecar.plan import Deliver, Plan
 from sidecar.routing import Route
 
+# APIs by their names in the table: what is checked before any leg, and the one with items that encoders take.
+_CHECKS: Mapping[str, Callable[[Body], None]] = {"responses": responses.check}
+_CHAT = "chat_completions"
+
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """What the settings say about plans. connector: the row of `--kv-connector`."""
+    """What the settings say about plans. connector: the row of `--kv-connector`.
+
+    ec_connector: the name in `--ec-connector`, None without encoders.
+    """
 
     connector: Connector
     options: Options
+    ec_connector: str | None = None
+
+    def settled(self, call: Call, route: Route) -> Route:
+        """The route as the plan will use it, now that the body is known."""
+        return encoders.settled(call, route) if call.api.name == _CHAT else route
 
     def plan(self, call: Call, route: Route) -> Plan:
-        """The plan of one request."""
+        """The plan of one request, for a route that `settled` gave. Raises BadRequest where none may run."""
+        if check := _CHECKS.get(call.api.name):
+            check(call.body)
+        if call.api.name == _CHAT and route.encoders:
+            return encoders.encoded(call, route, self._connected, merge=self.ec_connector == "ec-nixl")
+        return self._connected(call, route)
+
+    def _connected(self, call: Call, route: Route) -> Plan:
+        """The connector's plan where a prefiller is named."""
         if route.prefiller is None:
             return decode_only(call, route)
         return self.connector.plan(call, route, self.options)

@@ -6,7 +6,7 @@ since an old endpoint picker strips a client's legacy header but lets its new-st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -27,6 +27,7 @@ class NoPull(StrEnum):
     SELF = "source_is_self"
     UNREACHABLE = "source_unreachable"
     SILENT = "source_yields_nothing"
+    ENCODERS = "source_with_encoders"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Rules:
     (`POD_IP`). base_port and ranks: the first of this sidecar's ports and how many data-parallel ranks there
     are. rank: the one whose port this is.
     p2p_port: the P2P port of rank 0. pulls: whether the connector can pull at all.
-    sample: pick a random prefiller instead of the first.
+    sample: pick a random prefiller instead of the first. encode: whether there is an `--ec-connector`.
     """
 
     decoder: Endpoint
@@ -48,6 +49,7 @@ class Rules:
     pulls: bool = False
     sample: bool = False
     rank: int = 0
+    encode: bool = False
 
     def at(self, rank: int) -> Rules:
         """The same rules for another rank."""
@@ -98,7 +100,7 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
 
     `choose(n)` picks one of n prefillers. Raises BadRequest when the prefiller's header cannot be read: the
     request would run somewhere the endpoint picker did not choose; the same for the header that names a rank.
-    A bad source is only ignored.
+    A bad source or encoder is only ignored.
     """
     routing: Routing = {}
     for key, value in headers:
@@ -117,12 +119,21 @@ def _read(routing: Routing, rules: Rules, choose: Callable[[int], int]) -> Route
     """The route of one rank; `routing`: values of routing headers, by lower-case name."""
     candidates = _candidates(routing, names.PREFILLER)
     prefiller = _prefiller(candidates, rules, choose) if candidates else None
+    encoders = _candidates(routing, names.ENCODER) if rules.encode else []
     sources = _candidates(routing, names.KV_SOURCE, split=False)
-    if not sources:
-        return Route(rules.decoder, prefiller, len(candidates), own=rules.own)
-    named, no_pull = _source(sources[0], rules, prefiller.endpoint if prefiller else rules.own)
-    source = rules.peer(named) if named and not no_pull else None
-    return Route(rules.decoder, prefiller, len(candidates), source, named, no_pull, own=rules.own)
+    computes = prefiller.endpoint if prefiller else rules.own
+    named, no_pull = _source(sources[0], rules, computes) if sources else (None, None)
+    return Route(
+        rules.decoder,
+        prefiller,
+        len(candidates),
+        rules.peer(named) if named and not no_pull else None,
+        named,
+        no_pull,
+        tuple(_encoders(encoders)),
+        len(encoders),
+        rules.own,
+    )
 
 
 def _rank(routing: Routing, rules: Rules) -> int | None:
@@ -163,6 +174,16 @@ def _prefiller(candidates: list[str], rules: Rules, choose: Callable[[int], int]
         return rules.peer(Endpoint.parse(chosen))
     except MalformedEndpoint as error:
         raise BadRequest(f"header {names.PREFILLER[0].decode()}: {error}") from None
+
+
+def _encoders(candidates: list[str]) -> Iterator[Endpoint]:
+    """Those that can be read: encoders are dropped one by one (contract section 7)."""
+    for text in candidates:
+        try:
+            endpoint = Endpoint.parse(text)
+        except MalformedEndpoint:
+            continue
+        yield endpoint
 
 
 def _source(text: str, rules: Rules, computes: Endpoint | None) -> tuple[Endpoint | None, NoPull | None]:

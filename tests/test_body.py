@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sidecar.body import BadBody, Body, dump
+from sidecar.body import BadBody, Body, dump, elements
 from tests.json_texts import VALUES, JsonObject, is_one_object, json_objects, members_of
 
 ODD_SPELLINGS = (
@@ -282,3 +282,22 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_a_long_key_costs_a_few_times_its_length_in_memory_and_no_more() -> None:
     run = subprocess.run([sys.executable, "-c", LONG_KEYS], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 150_000  # KiB; backtracking took over 500,000
+
+
+_ARRAYS = st.lists(st.tuples(st.sampled_from(("", " ", "\n\t")), VALUES), max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts=_ARRAYS)
+def test_an_array_is_split_into_the_clients_own_bytes(parts: list[tuple[str, str]]) -> None:
+    raw = "[" + ",".join(space + value + space for space, value in parts) + "]"
+    assert elements(raw.encode()) == [value.encode() for _, value in parts]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"null", b"{}", b'"x"', b"7", b"[", b"[1,]", b"[1 2]", b'["\\ud83d",]', b"[" * 100_000, b"[NaN]"],
+)
+def test_what_is_no_array_is_refused(raw: bytes) -> None:
+    with pytest.raises(BadBody):
+        elements(raw)

@@ -33,7 +33,7 @@ class Zone:
 
     def __init__(self, **records: list[str]) -> None:
         self.records = {f"{name}.svc": found for name, found in records.items()}
-        self.asked: Counter[Event] = Counter()
+        self.asked: Counter[str] = Counter()
         self.hanging: set[str] = set()
         self.release = threading.Event()
 

@@ -15,7 +15,8 @@ from sidecar.routing import NoPull, Route, Rules, read
 
 PRE, PRE_NEW = b"x-prefiller-host-port", b"x-llm-d-prefiller-host-port"
 SRC, SRC_NEW = b"x-kv-cache-source-host-port", b"x-llm-d-kv-cache-source-host-port"
-ENC, DP = b"x-encoder-hosts-ports", b"x-data-parallel-host-port"
+ENC, ENC_NEW = b"x-encoder-hosts-ports", b"x-llm-d-encoder-hosts-ports"
+DP = b"x-data-parallel-host-port"
 
 DECODER = Endpoint("localhost", 8200)
 OWN = Endpoint("10.0.0.1", 8000)
@@ -106,6 +107,32 @@ def test_sampling_picks_any_candidate(lines: Lines, choice: int, netloc: str) ->
 def test_a_prefiller_that_cannot_be_read_is_the_senders_fault_and_never_ignored(value: bytes) -> None:
     with pytest.raises(BadRequest, match="x-prefiller-host-port"):
         read([(PRE, value)], RULES, never)
+
+
+ENCODERS: dict[str, tuple[Lines, list[str], int]] = {
+    "legacy": ([(ENC, b"a:1")], ["a:1"], 1),
+    "new": ([(ENC_NEW, b"a:1")], ["a:1"], 1),
+    "legacy wins over new": ([(ENC_NEW, b"evil:1"), (ENC, b"a:1")], ["a:1"], 1),
+    "blank legacy gives way to new": ([(ENC, b" "), (ENC_NEW, b"a:1,b:2")], ["a:1", "b:2"], 2),
+    "commas alone let no new one through": ([(ENC, b" , "), (ENC_NEW, b"evil:1")], [], 0),
+    "one line is split": ([(ENC, b" a:1 ,\tb:2 ,, http://c:3,")], ["a:1", "b:2", "c:3"], 3),
+    "several lines are one candidate each": ([(ENC, b"a:1"), (ENC, b""), (ENC, b"b:2")], ["a:1", "b:2"], 2),
+    "malformed ones are dropped one by one": (
+        [(ENC, b"a,b:2,:3,c:0,[FD00::7]:4")],
+        ["b:2", "[fd00::7]:4"],
+        5,
+    ),
+    "none can be read": ([(ENC, b"a,\xff:1")], [], 2),
+    "duplicates stay": ([(ENC, b"a:1,a:1")], ["a:1", "a:1"], 2),
+}
+
+
+@pytest.mark.parametrize(("lines", "netlocs", "candidates"), ENCODERS.values(), ids=ENCODERS.keys())
+def test_encoders_are_all_that_can_be_read(lines: Lines, netlocs: list[str], candidates: int) -> None:
+    rules = Rules(decoder=DECODER, own=OWN, base_port=8000, p2p_port=7777, pulls=True, encode=True)
+    encoders = tuple(map(Endpoint.parse, netlocs))
+    expected = Route(DECODER, encoders=encoders, encoder_candidates=candidates, own=OWN)
+    assert read(lines, rules, never) == expected
 
 
 SOURCES: dict[str, tuple[Lines, str]] = {

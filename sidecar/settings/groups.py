@@ -93,7 +93,7 @@ class Transfer(Group):
     ] = "nixlv2"
     ec_connector: Annotated[
         kinds.OptionalEncoderConnector,
-        Flag("How encoders hand over what they made; empty: no encoders.", works=()),
+        Flag("How encoders hand over what they made; empty: no encoders."),
     ] = None
     p2p_connector_port: Annotated[
         kinds.Port,
