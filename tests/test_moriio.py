@@ -336,7 +336,7 @@ async def test_parallel_a_decode_that_dies_after_the_first_byte_is_cut() -> None
 
 
 async def test_parallel_a_decoder_that_is_not_ready_is_a_503_at_once() -> None:
-    async with scripted(never) as prefiller, serving(9, *PARALLEL) as sidecar:
+    async with scripted(never) as prefiller, serving(9, *PARALLEL, "--shutdown-grace=50ms") as sidecar:
         answer = await sidecar.post(headers=[(PREFILLER, prefiller.netloc)])
         assert (answer.status, answer.all("x-sidecar-error")) == (503, ["503"])
 
