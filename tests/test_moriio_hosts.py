@@ -21,7 +21,8 @@ from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.transport import Resolver
 from tests.connectors.play import call_of, legs_of, route_of
 
-TIMES = LookupTimes(ttl_s=0.02, timeout_s=0.2)
+# A look-up here takes as long as a new thread needs to run: on a busy machine, seconds.
+TIMES = LookupTimes(ttl_s=0.02, timeout_s=30)
 ONCE = replace(TIMES, ttl_s=60)
 PODS = MoRIIO(
     local_pod_ip="d0.svc", remote_hosts=("p0.svc", "10.0.0.4"), decode_hosts=("d0.svc", "d1.svc", "fd00::4")
@@ -40,7 +41,7 @@ class Zone:
     def __call__(self, name: str) -> list[str]:
         self.asked[name] += 1
         if name in self.hanging:
-            self.release.wait(10)
+            self.release.wait(30)
         if name not in self.records:
             raise OSError("name not known")
         return self.records[name]
@@ -70,7 +71,7 @@ async def looking_up(
 async def rounds(zone: Zone, count: int = 2) -> None:
     """Wait until every name has been asked for so many times more, and the answers are in."""
     until = {name: asked + count for name, asked in zone.asked.items()}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while any(zone.asked[name] < least for name, least in until.items()):
             await asyncio.sleep(0.005)
 
@@ -138,11 +139,11 @@ async def test_a_name_that_was_never_found_is_passed_on_until_it_is(
 async def test_a_name_that_hangs_holds_up_neither_the_start_for_long_nor_the_others(zone: Zone) -> None:
     zone.hanging.add("p0.svc")
     begun_s = monotonic()
-    async with looking_up(zone, replace(TIMES, timeout_s=0.1)) as (hosts, counted):
-        assert 0.09 < monotonic() - begun_s < 1
+    async with looking_up(zone, replace(TIMES, timeout_s=1)) as (hosts, counted):
+        assert 0.9 < monotonic() - begun_s < 8
         assert hosts.options.moriio.remote_hosts == ("p0.svc", "10.0.0.4")
         assert hosts.options.moriio.decode_hosts == ("10.0.0.1", "10.0.0.2", "fd00::4")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not counted[Event.DNS_LOOKUP_FAILED]:
                 await asyncio.sleep(0.005)
             zone.release.set()
@@ -156,7 +157,7 @@ async def test_leaving_ends_the_look_ups(zone: Zone) -> None:
         zone.hanging.add("p0.svc")
         await asyncio.sleep(0.05)
         begun_s = monotonic()
-    assert monotonic() - begun_s < 1
+    assert monotonic() - begun_s < 8
     asked = zone.asked.copy()
     await asyncio.sleep(0.1)
     assert zone.asked == asked
@@ -201,7 +202,7 @@ async def test_addresses_are_not_looked_up_and_leave_plans_as_they_are(zone: Zon
 async def test_many_names_leave_threads_for_the_names_of_requests(zone: Zone) -> None:
     zone.records = {f"p{n}.svc": [f"10.0.1.{n}"] for n in range(64)}
     pods = MoRIIO(local_pod_ip="10.0.0.1", remote_hosts=tuple(zone.records))
-    async with looking_up(zone, replace(ONCE, timeout_s=5), pods) as (hosts, counted):
+    async with looking_up(zone, ONCE, pods) as (hosts, counted):
         assert hosts.options.moriio.remote_hosts == tuple(f"10.0.1.{n}" for n in range(64))
         assert counted == {Event.DNS_RERESOLVED: 64}
 
