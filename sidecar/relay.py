@@ -46,9 +46,10 @@ class Relay:
         said = names.by_name(headers)
         kind = said.get(names.CONTENT_TYPE, b"").partition(b";")[0].strip().lower()
         plain = not said.get(names.CONTENT_ENCODING)
-        self._record.exchange.streaming = kind == SSE
         length = _length(said)
         self.appendable = kind == SSE and plain and length is None
+        exchange = self._record.exchange
+        exchange.streaming, exchange.status = kind == SSE, response.status_code
         try:
             if cached_tokens is None or not response.is_success or not plain or kind not in (SSE, JSON):
                 await self._verbatim(response, headers, length)
@@ -61,7 +62,9 @@ class Relay:
 
     def reply(self, reply: Reply) -> None:
         """Relay an answer that has been read whole: a prefiller's refusal."""
-        self._start(reply.status, reply.reason, reply.headers, _length(names.by_name(reply.headers)))
+        self._record.exchange.status = reply.status
+        length = _length(names.by_name(reply.headers))
+        self._client.start(reply.status, reply.headers, reason=reply.reason, body_length=length)
         self._client.write(reply.content)
         self._note_sent()
         self._client.finish()
@@ -112,11 +115,8 @@ class Relay:
             await self._client.drain()
 
     def _start_as(self, response: httpx.Response, headers: Headers, length: int | None) -> None:
-        self._start(response.status_code, response.extensions.get("reason_phrase", b""), headers, length)
-
-    def _start(self, status: int, reason: bytes, headers: Headers, length: int | None) -> None:
-        self._record.exchange.status = status
-        self._client.start(status, headers, reason=reason, body_length=length)
+        reason = response.extensions.get("reason_phrase", b"")
+        self._client.start(response.status_code, headers, reason=reason, body_length=length)
 
     def _note_sent(self) -> None:
         record, client = self._record, self._client
