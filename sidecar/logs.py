@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -30,37 +30,25 @@ KEPT_S = 0.1
 KEPT_BYTES = 65536
 
 
-class Said(Protocol):
-    """What is read of a logging.LogRecord here."""
+class Told(NamedTuple):
+    """What a line is made of. created: seconds since 1970. fields: what stands behind the message.
+
+    trace: of an exception, "" for none.
+    """
 
     created: float
-    exc_info: Any
-    levelname: str
-    msecs: float
+    level: str
     name: str
+    message: str
+    fields: Mapping[str, Any]
+    trace: str = ""
 
-    def getMessage(self) -> str:
-        """The message with its arguments in it."""
 
-
-class Plain:
-    """One line at level info with fields, for `tell`: a LogRecord costs more than its line."""
-
-    __slots__ = ("created", "fields", "message", "msecs", "name")
-
-    exc_info = None
-    levelname = "INFO"
-
-    def __init__(self, name: str, message: str, fields: Mapping[str, Any]) -> None:
-        self.name = name
-        self.message = message
-        self.fields = fields
-        self.created = time.time()  # noqa: TID251 - the time of day is what a line tells
-        self.msecs = (self.created - int(self.created)) * 1000
-
-    def getMessage(self) -> str:
-        """The message."""
-        return self.message
+def told(record: logging.LogRecord) -> Told:
+    """What this record tells."""
+    trace = _TRACES.formatException(record.exc_info) if record.exc_info else ""
+    fields = getattr(record, "fields", {})
+    return Told(record.created, record.levelname, record.name, record.getMessage(), fields, trace)
 
 
 class Lines(logging.Handler):
@@ -70,7 +58,7 @@ class Lines(logging.Handler):
     record takes it along at once, and so does the end of the program (logging.shutdown).
     """
 
-    def __init__(self, output: BinaryIO, write: Callable[[Said], bytes]) -> None:
+    def __init__(self, output: BinaryIO, write: Callable[[Told], bytes]) -> None:
         super().__init__()
         self._output = output
         self._write = write
@@ -80,12 +68,12 @@ class Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit: a line that cannot be written never stops what it is about."""
         try:
-            self._kept += (self._write(record), b"\n")
+            self._kept += (self._write(told(record)), b"\n")
             self._write_kept()
         except Exception:
             self.handleError(record)
 
-    def tell(self, line: Plain) -> None:
+    def tell(self, line: Told) -> None:
         """Write this line within KEPT_S. To be called in a running event loop."""
         text = self._write(line)
         self.acquire()
@@ -123,40 +111,35 @@ def tell(logger: logging.Logger, message: str, fields: Mapping[str, Any]) -> Non
     """
     handlers = logging.root.handlers
     if len(handlers) == 1 and isinstance(lines := handlers[0], Lines) and not logger.handlers:
-        lines.tell(Plain(logger.name, message, fields))
+        now_s = time.time()  # noqa: TID251 - the time of day is what a line tells
+        lines.tell(Told(now_s, "INFO", logger.name, message, fields))
     else:
         logger.info(message, extra={"fields": fields})
 
 
-def json_line(record: Said) -> bytes:
-    """One JSON object: time, level, logger, message, then the record's fields."""
-    fields = getattr(record, "fields", None)
-    exception = {"exception": _TRACES.formatException(record.exc_info)} if record.exc_info else None
-    return b"".join(
-        (
-            b'{"time":"%b.%03d+00:00","level":"%b","logger":"%b","message":'
-            % (
-                _second(int(record.created)),
-                record.msecs,
-                record.levelname.lower().encode(),
-                record.name.encode(),
-            ),
-            _ENCODER.encode(record.getMessage()),
-            b"," + _ENCODER.encode(fields)[1:-1] if fields else b"",
-            b"," + _ENCODER.encode(exception)[1:-1] if exception else b"",
-            b"}",
-        )
+def json_line(line: Told) -> bytes:
+    """One JSON object: time, level, logger, message, then the fields."""
+    text = b'{"time":"%b.%03d+00:00","level":"%b","logger":"%b","message":%b' % (
+        _second(int(line.created)),
+        int(line.created * 1000) % 1000,
+        line.level.lower().encode(),
+        line.name.encode(),
+        _ENCODER.encode(line.message),
     )
+    if line.fields:
+        text += b"," + _ENCODER.encode(line.fields)[1:-1]
+    if line.trace:
+        text += b',"exception":' + _ENCODER.encode(line.trace)
+    return text + b"}"
 
 
-def text_line(record: Said) -> bytes:
+def text_line(line: Told) -> bytes:
     """The same for people: time of day, level, message, then `key=value` of the fields."""
-    time_of_day = f"{_second(int(record.created))[11:].decode()}.{int(record.msecs):03d}"
-    fields = getattr(record, "fields", {})
-    pairs = [f"{key}={_ENCODER.encode(value).decode()}" for key, value in fields.items()]
-    text = " ".join([time_of_day, record.levelname, record.getMessage(), *pairs])
-    if record.exc_info:
-        text += "\n" + _TRACES.formatException(record.exc_info)
+    time_of_day = f"{_second(int(line.created))[11:].decode()}.{int(line.created * 1000) % 1000:03d}"
+    pairs = [f"{key}={_ENCODER.encode(value).decode()}" for key, value in line.fields.items()]
+    text = " ".join([time_of_day, line.level, line.message, *pairs])
+    if line.trace:
+        text += "\n" + line.trace
     return text.encode(errors="backslashreplace")
 
 

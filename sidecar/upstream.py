@@ -28,7 +28,7 @@ from sidecar.errors import (
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
 from sidecar.replying import Reading, parsed, unread
-from sidecar.transport import Place, RawRequest
+from sidecar.transport import BodyStream, Place, RawRequest
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -155,15 +155,19 @@ class Sending:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._response is not None
-        await self._response.stream.aclose()  # type: ignore[union-attr]  # AsyncBaseTransport gives async streams
-        self._leave(error)
-
-    def _leave(self, error: BaseException | None) -> None:
-        """Leave the watchers with the error as the tree names it, and raise it so."""
-        leg = self._attempt.leg
+        stream = self._response.stream
+        if isinstance(stream, BodyStream):
+            stream.leave()
+        else:
+            await stream.aclose()  # type: ignore[union-attr]  # AsyncBaseTransport gives async streams
         if error is None:
             self._watch.__exit__(None, None, None)
-            return
+        else:
+            self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        """Leave the watchers with the error as the tree names it, and raise it so."""
+        leg = self._attempt.leg
         mapped = _mapped(error, leg.leg)
         label = mapped.label if isinstance(mapped, LegFailed) else type(mapped).__name__
         self._attempt.error = leg.error = "cancelled" if isinstance(error, asyncio.CancelledError) else label

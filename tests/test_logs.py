@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from sidecar.logs import KEPT_BYTES, KEPT_S, Lines, Plain, json_line, text_line
+from sidecar.logs import KEPT_BYTES, KEPT_S, Lines, Told, json_line, text_line, told
 
 
 def record(level: int = logging.INFO, message: str = "said %s", **extra: object) -> logging.LogRecord:
@@ -23,7 +23,7 @@ def record(level: int = logging.INFO, message: str = "said %s", **extra: object)
 
 
 def test_a_json_line_is_one_object_with_the_fields_behind_the_message() -> None:
-    line = json_line(record(fields={"status": 200, "reason": None, "legs": [{"a": 1.5}]}))
+    line = json_line(told(record(fields={"status": 200, "reason": None, "legs": [{"a": 1.5}]})))
     assert line == (
         b'{"time":"2026-11-30T04:45:51.007+00:00","level":"info","logger":"sidecar.x","message":"said it",'
         b'"status":200,"reason":null,"legs":[{"a":1.5}]}'
@@ -31,7 +31,7 @@ def test_a_json_line_is_one_object_with_the_fields_behind_the_message() -> None:
 
 
 def test_a_text_line_is_for_people() -> None:
-    line = text_line(record(logging.WARNING, fields={"status": 200, "path": "/a b"}))
+    line = text_line(told(record(logging.WARNING, fields={"status": 200, "path": "/a b"})))
     assert line == b'04:45:51.007 WARNING said it status=200 path="/a b"'
 
 
@@ -42,7 +42,7 @@ def test_an_exception_is_told_with_its_trace(write: object) -> None:
     except ValueError:
         failed = record(logging.ERROR, exc_info=sys.exc_info())
     assert callable(write)
-    text = write(failed).decode()
+    text = write(told(failed)).decode()
     if write is json_line:
         text = json.loads(text)["exception"]
     assert "Traceback" in text
@@ -51,7 +51,7 @@ def test_an_exception_is_told_with_its_trace(write: object) -> None:
 
 def test_what_a_client_sends_cannot_begin_a_line_of_its_own() -> None:
     hostile = 'x\n{"level":"info"}\r\n\u2028\ud800'
-    line = text_line(record(fields={"path": hostile.replace("\ud800", "")}))
+    line = text_line(told(record(fields={"path": hostile.replace("\ud800", "")})))
     assert b"\n" not in line
     assert b"\r" not in line
 
@@ -77,16 +77,14 @@ def test_the_level_holds_and_third_parties_only_warn(level: str, seen: str) -> N
     assert run.stdout == ""
 
 
-def plain(message: str, **fields: object) -> Plain:
-    line = Plain("sidecar.x", message, fields)
-    line.created, line.msecs = 1_796_013_951.007, 7.0
-    return line
+def plain(message: str, **fields: object) -> Told:
+    return Told(1_796_013_951.007, "INFO", "sidecar.x", message, fields)
 
 
 def test_a_line_without_a_record_looks_like_one_with() -> None:
     made = record(fields={"status": 200, "path": "/a b"})
-    assert json_line(plain("said it", status=200, path="/a b")) == json_line(made)
-    assert text_line(plain("said it", status=200, path="/a b")) == text_line(made)
+    assert json_line(plain("said it", status=200, path="/a b")) == json_line(told(made))
+    assert text_line(plain("said it", status=200, path="/a b")) == text_line(told(made))
 
 
 async def test_lines_without_a_record_are_written_together_a_little_later() -> None:

@@ -124,9 +124,14 @@ class BodyStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Leave the body: the socket is closed unless all of it has come."""
+        self.leave()
+
+    def leave(self) -> None:
+        """aclose() for those who cannot wait or need not."""
         self._opened = True
         self._kept.clear()
-        self.abandon()
+        if not self._answer.settled:
+            self.abandon()
 
     def abandon(self) -> None:
         """aclose() for callers that must not wait, such as a cancelled one."""

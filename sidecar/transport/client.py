@@ -69,7 +69,11 @@ class Transport(httpx.AsyncBaseTransport):
         connection = None if upload else self._pool.take(key)
         if connection is not None:
             answer, body = connection.begin(outgoing)
-            await _head(connection, answer, body, None)
+            try:
+                await answer.waiter
+            except BaseException:
+                body.abandon()
+                raise
             if answer.started or not answer.died:
                 return _response(answer, body, connection.number, raw=raw, reused=True)
         connection = await self._connect(key)

@@ -78,7 +78,8 @@ def serialise(request: httpx.Request) -> Outgoing:
     method = _method(request.method)
     body = _known(request)
     if body is not None:
-        after_head = _known_body(fields, framing, body)
+        sized = framing.length_bytes == len(body) > 0
+        after_head = (body,) if sized else _known_body(fields, framing, body)
         parts = (_head(request, method, fields), *after_head)
         return Outgoing(parts, None, method == b"HEAD", framing.closes)
     stream = request.stream
@@ -134,7 +135,11 @@ def _framing(fields: Fields) -> _Framing:
     framing = _Framing()
     for name, value in fields:
         framing_name = _framing_name(name)
-        if framing_name is not None:
+        if framing_name is None:
+            continue
+        if framing_name == b"content-length" and framing.length_bytes is None and value.isdigit():
+            framing.length_bytes = int(value)
+        else:
             _note(framing, framing_name, value.strip(b" \t"))
     if framing.chunked and framing.length_bytes is not None:
         raise httpx.LocalProtocolError("both Content-Length and Transfer-Encoding")
