@@ -8,10 +8,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from sidecar.body import BadBody, Body, dump
+from sidecar.body import BadBody, Body
 
 Edits = dict[str, bytes | None]
 
@@ -23,9 +22,10 @@ class Api:
     name: value of the span attribute `llm_d.openai.api`.
     cap: top-level fields set to 1 on a capped leg.
     nested_cap: fields set to 1 inside a copied `sampling_params`, for APIs that keep them there.
-    relaxed: what only constrains the output and would make a one-token answer fail: field -> the JSON
-        text to put there instead, or None to drop the field; applied when the field is present.
+    relaxed: what only shapes the output: field -> the JSON text to put there instead, or None to drop the
+        field; applied when the field is present.
     stopless: top-level fields by which nothing but its cap ends a leg; None drops a field.
+    unforced: the `tool_choice` that takes the place of one that forces a tool.
     cached_details: the object inside `usage` whose `cached_tokens` counts them, if the API has one.
     anthropic: errors are in Anthropic's shape.
     """
@@ -36,26 +36,39 @@ class Api:
     nested_cap: tuple[str, ...] = ()
     relaxed: Mapping[str, bytes | None] = field(default_factory=dict)
     stopless: Mapping[str, bytes | None] = field(default_factory=dict)
+    unforced: bytes = b"null"
     cached_details: str | None = None
     anthropic: bool = False
 
 
-# Dropped on a prefill leg: they choose among, shape or describe output tokens and leave the prompt alone.
-# n and best_of would sample several one-token answers of one prompt; structured output and forced tools make
-# engines parse that one token and fail on it.
-_OUTPUT_ONLY: dict[str, bytes | None] = {
-    "n": None,
-    "best_of": None,
-    "logprobs": None,
-    "top_logprobs": None,
-    "prompt_logprobs": None,
-    "response_format": None,
-    "structured_outputs": None,
-    "guided_json": None,
-    "guided_regex": None,
-    "guided_choice": None,
-    "guided_grammar": None,
-}
+# Dropped on a prefill leg: they choose among, constrain or describe output tokens and leave the prompt alone.
+# vLLM 0.32 answers one token with any of them; without them P samples one answer, compiles no grammar,
+# computes no log probabilities (`prompt_logprobs`, and `echo` with `logprobs`, make it forgo its cache), and
+# finishes by length: where the first token is a stop, Mooncake's P frees the blocks at once
+# (mooncake_connector.py, request_finished). `logprob_token_ids` goes where `logprobs` goes: alone it is a 400
+# (protocol.py, check_logprobs).
+_OUTPUT_ONLY: Mapping[str, bytes | None] = dict.fromkeys(
+    (
+        "n",
+        "best_of",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "logprob_token_ids",
+        "echo",
+        "stop",
+        "stop_token_ids",
+        "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+    )
+)
+_RESPONSES_OUTPUT_ONLY: Mapping[str, bytes | None] = dict.fromkeys(
+    ("text", "top_logprobs", "include", "stop", "stop_token_ids", "structured_outputs")
+)
 
 # Without end-of-sequence and stop tokens. Stop strings may stay: vLLM 0.32 looks for them in the text of a
 # request that its scheduler has ended already (v1/core/sched/utils.py, check_stop, looks at tokens only).
@@ -82,11 +95,19 @@ APIS: tuple[Api, ...] = (
         "responses",
         b"/v1/responses",
         cap=("max_output_tokens",),
-        relaxed={"text": None, "top_logprobs": None, "include": None, "structured_outputs": None},
+        relaxed=_RESPONSES_OUTPUT_ONLY,
         stopless=_STOPLESS,
+        unforced=b'"auto"',
         cached_details="input_tokens_details",
     ),
-    Api("messages", b"/v1/messages", cap=("max_tokens",), anthropic=True),
+    Api(
+        "messages",
+        b"/v1/messages",
+        cap=("max_tokens",),
+        relaxed={"stop_sequences": None},
+        unforced=b'{"type":"auto"}',
+        anthropic=True,
+    ),
     Api(
         "vllm_generate",
         b"/inference/v1/generate",
@@ -121,23 +142,53 @@ def capped(api: Api, body: Body) -> Edits:
     edits: Edits = {field: b"1" for field in api.cap}
     edits |= {"min_tokens": None, "stream": b"false", "stream_options": None}
     edits |= {field: text for field, text in api.relaxed.items() if field in body}
-    if "tool_choice" in body:
-        edits |= _tool_choice(api, body.value("tool_choice"))
+    if _forces_a_tool(api, body):
+        edits["tool_choice"] = api.unforced
+    if _shows_constraints(body):
+        edits.pop("tool_choice", None)
+        edits.pop("response_format", None)
+    if api.anthropic and _has_thinking_budget(body):
+        edits["thinking"] = None
     if api.nested_cap:
         edits["sampling_params"] = _capped_sampling(api, body)
     return edits
 
 
-def _tool_choice(api: Api, choice: Any) -> Edits:
-    """A forced tool cannot be called in one token; "none" keeps tools in the prompt and parses nothing."""
-    forced = (
-        choice.get("type") in ("any", "tool")
-        if api.anthropic and isinstance(choice, dict)
-        else (choice == "required" or isinstance(choice, dict))
-    )
-    if not forced:
-        return {}
-    return {"tool_choice": dump({"type": "none"}) if api.anthropic else b'"none"'}
+def _forces_a_tool(api: Api, body: Body) -> bool:
+    """Whether `tool_choice` forces a call, which cannot be made in one token.
+
+    vLLM 0.18 answers 500 to that (issue 38911), 0.32 no longer does. The choice that takes its place must
+    leave the tools in the prompt, or the decoder reads blocks of another prompt (seen on 0.32: it dies when
+    they are fewer): "none" takes them out under `--exclude-tools-when-tool-choice-none`. null, for chat,
+    needs no tool parser either; the other APIs do not take it, or take it for "auto".
+    """
+    if "tool_choice" not in body:
+        return False
+    choice = body.value("tool_choice")
+    if api.anthropic and isinstance(choice, dict):
+        return choice.get("type") in ("any", "tool")
+    return choice == "required" or isinstance(choice, dict)
+
+
+# Their prompt shows `tool_choice` and `response_format` (vLLM 0.32 renderers/kimi_k3.py; no other renderer
+# does), so there these stay as sent; the versions that serve such models answer one token all the same.
+_SHOWS_CONSTRAINTS = ("kimi-k3", "kimi_k3")
+
+
+def _shows_constraints(body: Body) -> bool:
+    """Whether the prompt depends on what else only constrains the output. Told by the model's served name."""
+    model = body.get("model", b"").lower()
+    return any(name.encode() in model for name in _SHOWS_CONSTRAINTS)
+
+
+def _has_thinking_budget(body: Body) -> bool:
+    """Whether `thinking` is enabled: its budget, at least 1024, must be under `max_tokens`, which is 1 now.
+
+    vLLM 0.32 leaves that check out only for `do_remote_decode` (anthropic/protocol.py), and lets the budget
+    limit the output and nothing else; type "disabled" shapes the prompt and stays (anthropic/serving.py).
+    """
+    thinking = body.value("thinking")
+    return isinstance(thinking, dict) and thinking.get("type") == "enabled"
 
 
 _SAMPLING_OUTPUT_ONLY = (
@@ -147,6 +198,9 @@ _SAMPLING_OUTPUT_ONLY = (
     "best_of",
     "logprobs",
     "prompt_logprobs",
+    "logprob_token_ids",
+    "stop",
+    "stop_token_ids",
     "structured_outputs",
 )
 

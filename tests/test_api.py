@@ -134,7 +134,7 @@ def test_a_chat_body_is_capped_and_nothing_else_changes() -> None:
                 b'{"prompt":[1,2 ,3],"max_tokens":16,"min_tokens":null,"stream":true,"stream_options":null,'
                 b'"echo":true}'
             ),
-            b'{"prompt":[1,2 ,3],"max_tokens":1,"stream":false,"echo":true}',
+            b'{"prompt":[1,2 ,3],"max_tokens":1,"stream":false}',
         ),
         (
             "responses",
@@ -208,7 +208,7 @@ def test_a_cap_field_of_another_api_is_left_alone() -> None:
             b'{"seed":12345678901234567890,"top_p":1.0}',
             b'{"seed":12345678901234567890,"top_p":1.0,"max_tokens":1}',
         ),
-        (b'{"min_tokens":5,"stop":["\\ud83d"]}', b'{"stop":["\\ud83d"],"max_tokens":1}'),
+        (b'{"min_tokens":5,"bad_words":["\\ud83d"]}', b'{"bad_words":["\\ud83d"],"max_tokens":1}'),
         (b'{"max_tokens":7,"max_tokens":9,"x":1}', b'{"max_tokens":1,"x":1}'),
         (b'{"max\\u005ftokens":7}', b'{"max_tokens":1}'),
     ],
@@ -251,6 +251,8 @@ FREE = [
     ("messages", '{"type":"none"}'),
     ("messages", "null"),
 ]
+# What leaves the tools in the prompt and forces none of them.
+UNFORCED = {"chat_completions": b"null", "responses": b'"auto"', "messages": b'{"type":"auto"}'}
 
 
 @pytest.mark.parametrize(("name", "choice"), FORCED)
@@ -258,7 +260,14 @@ def test_a_forced_tool_is_relaxed_and_the_tools_stay_in_the_prompt(name: str, ch
     raw = b'{"tools":[ {"type":"function","function":{"name":"f"}} ],"tool_choice":' + choice.encode() + b"}"
     body = Body.parse(capped_body(name, raw))
     assert body["tools"] == b'[ {"type":"function","function":{"name":"f"}} ]'
-    assert json.loads(body["tool_choice"]) == ({"type": "none"} if name == "messages" else "none")
+    assert body["tool_choice"] == UNFORCED[name]
+
+
+@pytest.mark.parametrize("model", ["moonshotai/Kimi-K3", "kimi_k3-instruct"])
+def test_models_whose_prompt_shows_the_constraints_keep_them(model: str) -> None:
+    shown = {"model": model, "tool_choice": "required", "response_format": {"type": "json_object"}}
+    capped = capped_fields("chat_completions", {**shown, "stop": ["a"], "n": 2})
+    assert capped == {**shown, "max_tokens": 1, "max_completion_tokens": 1, "stream": False}
 
 
 @pytest.mark.parametrize(("name", "choice"), FREE)
@@ -297,9 +306,16 @@ def test_a_senseless_tool_choice_is_for_the_engine_to_refuse(name: str, choice: 
         '"top_logprobs":5',
         '"n":4',
         '"best_of":4',
+        '"logprob_token_ids":[5,6]',
+        '"prompt_logprobs":1',
+        '"echo":true',
+        '"stop":["a"]',
+        '"stop_token_ids":[2]',
+        '"structured_outputs":{"regex":"[a-z]+"}',
+        '"min_tokens":5',
     ],
 )
-def test_what_would_make_a_one_token_answer_fail_is_left_out(name: str, field: str) -> None:
+def test_what_only_shapes_the_output_is_left_out(name: str, field: str) -> None:
     plain = capped_fields(name, {"model": "m"})
     assert json.loads(capped_body(name, b'{"model":"m",' + field.encode() + b"}")) == plain
 
@@ -309,21 +325,49 @@ def test_structured_text_of_the_responses_api_is_left_out() -> None:
         "input": "hi",
         "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
         "top_logprobs": 3,
+        "include": ["message.output_text.logprobs"],
+        "stop": ["a"],
     }
     assert capped_fields("responses", fields) == {"input": "hi", "max_output_tokens": 1, "stream": False}
 
 
 def test_what_would_make_a_one_token_generation_fail_is_left_out() -> None:
-    sampling = {"n": 4, "best_of": 4, "logprobs": 5, "temperature": 0}
+    sampling = {
+        **{
+            "n": 4,
+            "best_of": 4,
+            "logprobs": 5,
+            "prompt_logprobs": 1,
+            "logprob_token_ids": [5],
+            "temperature": 0,
+        },
+        **{"stop": ["a"], "stop_token_ids": [2], "structured_outputs": {"regex": "a"}, "min_new_tokens": 2},
+    }
     expected = {"sampling_params": {"temperature": 0, "max_tokens": 1}, "stream": False}
     assert capped_fields("vllm_generate", {"sampling_params": sampling}) == expected
+
+
+def test_a_thinking_budget_that_is_over_the_cap_is_left_out() -> None:
+    # "thinking.budget_tokens must be less than max_tokens", and it is at least 1024.
+    fields = {
+        "max_tokens": 4096,
+        "stop_sequences": ["a"],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    }
+    assert capped_fields("messages", fields) == {"max_tokens": 1, "stream": False}
+
+
+@pytest.mark.parametrize("thinking", ['{"type":"disabled"}', '{ "type":"adaptive" }', "null", "[]", "7"])
+def test_thinking_without_a_budget_shapes_the_prompt_and_stays(thinking: str) -> None:
+    body = Body.parse(capped_body("messages", b'{"max_tokens":9,"thinking":' + thinking.encode() + b"}"))
+    assert body["thinking"] == thinking.encode()
 
 
 PROMPT_SHAPING = {
     "chat_completions": "model messages tools chat_template chat_template_kwargs add_generation_prompt "
     "continue_final_message add_special_tokens documents mm_processor_kwargs reasoning_effort cache_salt "
     "truncate_prompt_tokens include_reasoning temperature seed priority metadata cache_hit_threshold",
-    "completions": "model prompt prompt_embeds suffix echo add_special_tokens truncate_prompt_tokens seed",
+    "completions": "model prompt prompt_embeds suffix add_special_tokens truncate_prompt_tokens seed",
     "responses": "model input instructions tools reasoning truncation cache_salt prompt metadata store",
     "messages": "model messages system tools thinking output_config chat_template_kwargs metadata top_k",
     "vllm_generate": "model token_ids features cache_salt priority request_id",

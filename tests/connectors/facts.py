@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sidecar.connectors.options import MoRIIO, Options
 from sidecar.plan import Reply, Role
-from tests.connectors.play import PREFILLER, reply_of
+from tests.connectors.play import OPTIONS, PREFILLER, reply_of
 
 ANSWER = reply_of(
     b'{"id":"x","usage":{"prompt_tokens_details":{"cached_tokens":96}},'
@@ -44,6 +45,7 @@ class Facts:
     prefill_headers: tuple[bytes, ...] = ()
     ids: frozenset[str] = frozenset()
     asks: bytes = b""
+    options: Options = OPTIONS
 
 
 WAYS: dict[str, Facts] = {
@@ -71,6 +73,10 @@ WAYS: dict[str, Facts] = {
         params=(),
         adds=frozenset({"cache_hit_threshold"}),
         asks=b'"cache_hit_threshold":0.80',
+    ),
+    "moriio": Facts("moriio", (ANSWER,), ids=frozenset({"transfer_id"})),
+    "moriio, side by side": Facts(
+        "moriio", ids=frozenset({"transfer_id"}), options=Options(moriio=MoRIIO(parallel_dispatch=True))
     ),
     "offloading": Facts("offloading", (ANSWER,), ids=frozenset({"kv_request_id"})),
 }

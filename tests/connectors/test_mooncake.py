@@ -53,7 +53,7 @@ def test_the_engines_are_asked_for_then_both_legs_go_at_once_under_one_transfer_
         b"POST",
         b"/v1/completions",
         (*headers, (b"x-data-parallel-rank", b"1")),
-        b'{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"stop":["x"],"ignore_eos":true,'
+        b'{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"ignore_eos":true,'
         b'"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"%s"}}'
         % transfer_id,
     )
