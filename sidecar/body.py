@@ -91,7 +91,7 @@ class Body(Mapping[str, bytes]):
 
         Without changes it is this one, and encodes to its original bytes.
         """
-        if not changes:
+        if all(raw is None and key not in self._fields for key, raw in changes.items()):
             return self
         fields = dict(self._fields)
         for key, raw in changes.items():

@@ -19,8 +19,8 @@ def plan(call: Call, route: Route, options: Options) -> Plan:
     assert route.prefiller is not None
     prefiller = route.prefiller.endpoint
     # One room for a body with many prompts, too: SGLang counts on from it, a room for each, alike on both
-    # sides (GenerateReqInput, python/sglang/srt/managers/io_struct.py), and takes the bare host of an IPv6
-    # prefiller (NetworkAddress, python/sglang/srt/disaggregation/decode.py; SGLang main, autumn 2026).
+    # sides (python/sglang/srt/managers/io_struct.py, GenerateReqInput), and takes the bare host of an IPv6
+    # prefiller (python/sglang/srt/disaggregation/decode.py, NetworkAddress; main, autumn 2026).
     meeting: Edits = {
         "bootstrap_host": dump(prefiller.host),
         "bootstrap_port": dump(options.sglang_bootstrap_port),

@@ -17,7 +17,7 @@ from sidecar.routing import Route
 
 THRESHOLD = "cache_hit_threshold"
 
-# Whoever computes, computes: an engine may have a threshold of its own for requests that name none.
+# Whoever is asked next computes; a body that names no threshold gets none.
 _NO_THRESHOLD: Edits = {THRESHOLD: b"0"}
 # No engine has less of a prompt than nothing: a decode that cannot be refused would leave the prefiller out
 # (after encoders the threshold is always 0).
@@ -29,8 +29,9 @@ def plan(call: Call, route: Route, options: Options) -> Plan:
     assert route.prefiller is not None
     if not _NEVER_REFUSED.fullmatch(call.body.get(THRESHOLD, b"null")):
         yield Offer(call.uncapped(Role.DECODE, route.decoder, {}), _below_threshold)
-    yield Ask((call.prefill(route.prefiller, None, None, _NO_THRESHOLD),))
-    return Deliver(call.decode_after_prefill(route.decoder, None, _NO_THRESHOLD))
+    computes = _NO_THRESHOLD if THRESHOLD in call.body else {}
+    yield Ask((call.prefill(route.prefiller, None, None, computes),))
+    return Deliver(call.decode_after_prefill(route.decoder, None, computes))
 
 
 def _below_threshold(answer: Body) -> bool:

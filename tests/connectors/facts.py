@@ -65,7 +65,7 @@ WAYS: dict[str, Facts] = {
         adds=frozenset({"bootstrap_host", "bootstrap_port", "bootstrap_room"}),
         ids=frozenset({"bootstrap_room"}),
     ),
-    "shared-storage": Facts("shared-storage", (ANSWER,), params=(), adds=frozenset({"cache_hit_threshold"})),
+    "shared-storage": Facts("shared-storage", (ANSWER,), params=()),
     "shared-storage, decode first": Facts(
         "shared-storage",
         (REFUSAL, ANSWER),

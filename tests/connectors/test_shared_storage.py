@@ -37,7 +37,7 @@ def test_prefill_and_then_decode_without_params_of_ours() -> None:
         b"POST",
         PATH,
         headers,
-        b'{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"cache_hit_threshold":0}',
+        b'{"model":"m","prompt":"hi","stream":false,"max_tokens":1}',
     )
     decode = Leg(
         Role.DECODE,
@@ -45,7 +45,7 @@ def test_prefill_and_then_decode_without_params_of_ours() -> None:
         b"POST",
         PATH,
         headers,
-        b'{"model":"m","prompt":"hi","stream":true,"max_tokens":50,"cache_hit_threshold":0}',
+        CLIENT,
     )
     assert played.steps == [Ask((prefill,))]
     assert played.end == Deliver(decode)
