@@ -77,11 +77,7 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     `choose(n)` picks one of n prefillers. Raises BadRequest when the prefiller's header cannot be read: the
     request would run somewhere the endpoint picker did not choose. A bad source is only ignored.
     """
-    routing: dict[bytes, list[bytes]] = {}
-    for key, value in headers:
-        name = key.lower()
-        if name in names.ROUTING:
-            routing.setdefault(name, []).append(value)
+    routing = names.routing(headers)
     if not routing:
         return Route(rules.decoder)
     candidates = _candidates(routing, names.PREFILLER)
