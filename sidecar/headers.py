@@ -32,6 +32,11 @@ JSON = b"application/json"
 
 # Contract section 1: both spellings leave on every path, so that no client can route behind our back.
 ROUTING = frozenset((*PREFILLER, *ENCODER, *KV_SOURCE, DATA_PARALLEL))
+_ROUTING_LENGTHS = frozenset(map(len, ROUTING))
+
+# What a leg whose body was read leaves behind: there is nothing to wait for and nothing to decode.
+_ABOUT_BODY = frozenset((EXPECT, CONTENT_ENCODING))
+_ABOUT_BODY_LENGTHS = frozenset(map(len, _ABOUT_BODY))
 
 # RFC 9110 section 7.6.1, with the names that older proxies and clients still send.
 HOP_BY_HOP = frozenset(
@@ -54,8 +59,9 @@ _NOT_FORWARDED = HOP_BY_HOP | ROUTING | {HOST, CONTENT_LENGTH}
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     """The value of the first header of that (lower case) name."""
+    size = len(name)  # few names are compared in lower case
     for key, value in headers:
-        if key.lower() == name:
+        if len(key) == size and key.lower() == name:
             return value
     return None
 
@@ -78,6 +84,20 @@ def by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
     """The list less the headers of these (lower case) names."""
     return tuple([pair for pair in headers if pair[0].lower() not in names])
+
+
+def routing(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
+    """The values of each routing header that is there, by its lower-case name."""
+    found: dict[bytes, list[bytes]] = {}
+    for key, value in headers:
+        if len(key) in _ROUTING_LENGTHS and (name := key.lower()) in ROUTING:
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def about_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether any header says how the body is to be read: Expect, Content-Encoding."""
+    return any([key.lower() in _ABOUT_BODY for key, _ in headers if len(key) in _ABOUT_BODY_LENGTHS])
 
 
 def replaced(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) -> Headers:

@@ -44,13 +44,13 @@ async def read_call(client: Client, api: Api, limits: Limits) -> Call:
     except BodyTooLarge:
         raise RequestTooLarge(too_large) from None
     headers = names.forwarded(client.headers)
-    if not _ABOUT_BODY.isdisjoint([name.lower() for name, _ in headers]):
+    if names.about_body(headers):
         encoding = b",".join(
             value for name, value in headers if name.lower() == names.CONTENT_ENCODING
         ).strip()
         if encoding:
             raw = _decoded(raw, encoding, limits.max_request_bytes, too_large)
-        headers = names.without(headers, *_ABOUT_BODY)
+        headers = names.without(headers, names.EXPECT, names.CONTENT_ENCODING)
     try:
         body = Body.parse(raw)
     except BadBody as error:
@@ -58,9 +58,6 @@ async def read_call(client: Client, api: Api, limits: Limits) -> Call:
     _, question, query = client.target.partition(b"?")
     return Call(api, api.path + question + query, headers, body, _fresh_ids())
 
-
-# The body is here and goes on decoded: there is nothing to wait for, and nothing to decode.
-_ABOUT_BODY = frozenset((names.EXPECT, names.CONTENT_ENCODING))
 
 # Ids per block of the system's randomness, which costs a call to the kernel: one page of it.
 _BLOCK_IDS = 256

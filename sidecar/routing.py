@@ -102,11 +102,7 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     request would run somewhere the endpoint picker did not choose; the same for the header that names a rank.
     A bad source or encoder is only ignored.
     """
-    routing: Routing = {}
-    for key, value in headers:
-        name = key.lower()
-        if name in names.ROUTING:
-            routing.setdefault(name, []).append(value)
+    routing = names.routing(headers)
     if not routing:
         return Route(rules.decoder, own=rules.own)
     rank = _rank(routing, rules)

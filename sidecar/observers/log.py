@@ -5,10 +5,12 @@ Rule: no header values but the request id, no query, no body. Level info; warnin
 
 from __future__ import annotations
 
+import functools
 import logging
 from types import TracebackType
 from typing import Any
 
+from sidecar.endpoint import Endpoint
 from sidecar.logs import tell
 from sidecar.observers import ExchangeRecord, Observer, Watch
 from sidecar.observers.records import LegRecord
@@ -64,7 +66,7 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
         "legs": [_leg(leg) for leg in record.legs],
     }
     if record.route and record.route.named_source:
-        fields["source"] = record.route.named_source.netloc
+        fields["source"] = _netloc(record.route.named_source.host, record.route.named_source.port)
     if record.route and record.route.no_pull:
         fields["reason"] = str(record.route.no_pull)
     if record.error:
@@ -80,18 +82,27 @@ def _leg(record: LegRecord) -> dict[str, Any]:
     leg = record.leg
     fields: dict[str, Any] = {
         "role": str(leg.role),
-        "target": leg.target.netloc,
+        "target": _netloc(leg.target.host, leg.target.port),
         "status": record.status,
         "started_ms": _ms(record.exchange.started_s, record.started_s),
         "duration_ms": _ms(record.started_s, record.ended_s),
     }
     if leg.pull:
-        fields["pull"] = {"source": leg.pull.source.p2p.netloc, "kv_request_id": leg.pull.kv_request_id}
+        source = leg.pull.source
+        fields["pull"] = {
+            "source": _netloc(source.endpoint.host, source.p2p_port),
+            "kv_request_id": leg.pull.kv_request_id,
+        }
     if record.attempts > 1:
         fields["attempts"] = record.attempts
     if record.error:
         fields["error"] = record.error
     return fields
+
+
+@functools.lru_cache(1024)  # engines are few; a host has at most 253 characters
+def _netloc(host: str, port: int) -> str:
+    return Endpoint(host, port).netloc
 
 
 def _ms(start_s: float, end_s: float | None) -> float | None:
