@@ -20,6 +20,8 @@ from sidecar.kvparams import FIELD, cleared
 from sidecar.plan import Leg, Peer, Pull, Role
 
 _NOTHING: Edits = {}
+# The share of a prompt that the engine must have cached to answer at all (contract section 5).
+_THRESHOLD = "cache_hit_threshold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,18 @@ class Call:
         params = dump({"remote_kv_source": pull.remote_kv_source})
         content = self.body.edited({**cleared(self.body), FIELD: params}).encode()
         return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
+
+    def decode_alone(self, decoder: Endpoint, source: Peer | None) -> Leg:
+        """The leg that has the local engine compute the prompt although the route names a prefiller.
+
+        None of the client's params go on, nor a threshold at which the engine would give the request back.
+        """
+        pull = Pull(source, self.ids.pull) if source else None
+        params = dump({"remote_kv_source": pull.remote_kv_source}) if pull else None
+        edits: Edits = {**cleared(self.body), FIELD: params}
+        if _THRESHOLD in self.body:
+            edits[_THRESHOLD] = b"0"
+        return self._leg(Role.DECODE, decoder, self.body.edited(edits).encode(), pull)
 
     def _leg(self, role: Role, target: Endpoint, content: bytes, pull: Pull | None = None) -> Leg:
         """One of several legs: all carry the same `x-request-id`."""

@@ -91,8 +91,9 @@ class Exchange:
 
     async def _plan(self, api: apis.Api) -> Plan:
         services, client = self._services, self._client
-        route = routing.read(client.headers, services.rules, services.choose)
+        named = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
+        route = services.planner.settled(call, named)
         if route.source and services.guard and not await services.guard.admits(route.source.p2p):
             route = route.without_source(NoPull.UNREACHABLE)
         self._record.route = route

@@ -25,6 +25,9 @@ class NoPull(StrEnum):
     NO_P2P = "connector_without_p2p"
     SELF = "source_is_self"
     UNREACHABLE = "source_unreachable"
+    SEVERAL_PROMPTS = "several_prompts"
+    BEAM_SEARCH = "beam_search"
+    PROMPT_LOGPROBS = "prompt_logprobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sidecar.alone import Alone
 from sidecar.call import Call
 from sidecar.connectors import nixlv2, offloading
 from sidecar.connectors.options import Options
@@ -27,14 +28,17 @@ class Connector:
     """One row of the table.
 
     plan: the prefill/decode plan. pulls: whether its engines have a P2P tier to pull from; None when
-    `--enable-p2p-pull` says so.
+    `--enable-p2p-pull` says so. shares: of the reasons to have no handoff, those that do not hold for it, as
+    all prompts or all choices of a request can use one.
     """
 
     plan: Callable[[Call, Route, Options], Plan]
     pulls: bool | None
+    shares: frozenset[Alone] = frozenset()
 
 
 CONNECTORS: dict[str, Connector] = {
     "nixlv2": Connector(nixlv2.plan, pulls=None),
-    "offloading": Connector(offloading.plan, pulls=True),
+    # Seen on vLLM 0.32: 20 choices fetch the blocks of their prompt once. Of two prompts, those of one.
+    "offloading": Connector(offloading.plan, pulls=True, shares=frozenset({Alone.SEVERAL_CHOICES})),
 }

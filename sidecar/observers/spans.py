@@ -82,6 +82,10 @@ def exchange_end(record: ExchangeRecord, connector: str) -> Attributes:
         attributes["llm_d.pd_proxy.request_path"] = record.path
         if record.route is not None:
             attributes |= _routing(record.route)
+        if record.alone is not None:
+            attributes["llm_d.pd_proxy.disaggregation_used"] = False
+        if (reason := record.handoff_lost or record.alone) is not None:
+            attributes["llm_d.pd_proxy.reason"] = reason
     return attributes
 
 
@@ -202,8 +206,8 @@ def _decode(record: LegRecord) -> Attributes:
         "llm_d.pd_proxy.decode.streaming": exchange.streaming,
         "llm_d.pd_proxy.decode.data_parallel": False,
     }
-    if exchange.handoff_lost is not None:
-        attributes["llm_d.pd_proxy.reason"] = exchange.handoff_lost
+    if (reason := exchange.handoff_lost or exchange.alone) is not None:
+        attributes["llm_d.pd_proxy.reason"] = reason
     if record.ended_s is not None:
         attributes["llm_d.pd_proxy.decode.duration_ms"] = _ms(record.started_s, record.ended_s)
     prefill = next((leg for leg in exchange.legs if leg.leg.role is Role.PREFILL), None)
