@@ -20,6 +20,8 @@ from sidecar.kvparams import FIELD, cleared
 from sidecar.plan import Leg, Peer, Pull, Role
 
 _NOTHING: Edits = {}
+# The share of a prompt that the engine must have cached to answer at all (contract section 5).
+_THRESHOLD = "cache_hit_threshold"
 
 # What an encoder answers about its items, and whoever needs them is told (vLLM 0.32, chat completions).
 EC_FIELD = "ec_transfer_params"
@@ -122,6 +124,16 @@ class Call:
         params = dump({"remote_kv_source": pull.remote_kv_source})
         content = self.body.edited({**cleared(self.body), FIELD: params}).encode()
         return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
+
+    def decode_alone(self, decoder: Endpoint) -> Leg:
+        """The leg that has the local engine compute the prompt although the route names a prefiller.
+
+        None of the client's params go on, nor a threshold at which the engine would give the request back.
+        """
+        edits: Edits = {**cleared(self.body), FIELD: None}
+        if _THRESHOLD in self.body:
+            edits[_THRESHOLD] = b"0"
+        return self._leg(Role.DECODE, decoder, self.body.edited(edits).encode())
 
     def _capped(self, edits: Edits) -> Edits:
         """These edits and the cap of the body that they make."""

@@ -91,9 +91,9 @@ class Exchange:
 
     async def _plan(self, api: apis.Api) -> Plan:
         services, client = self._services, self._client
-        route = routing.read(client.headers, services.rules, services.choose)
+        named = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
-        route = services.planner.settled(call, route)
+        route = services.planner.settled(call, named)
         if route.source and (refusal := await self._refusal(route.source)):
             route = route.without_source(refusal)
         self._record.route = route

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sidecar import headers as names
+from sidecar.alone import has_several_prompts
 from sidecar.api import Api
 from sidecar.body import BadBody, Body
 from sidecar.call import Call, Ids
 from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
-from sidecar.kvparams import Policy, screen
+from sidecar.kvparams import Policy, cleared, refuse_shared, screen
 from sidecar.routing import Route
 from sidecar.server.client import BodyTooLarge
 
@@ -93,6 +94,8 @@ def screened(call: Call, route: Route, policy: Policy) -> Call:
     if replaced and policy is not Policy.REJECT:
         return call
     edits = screen(call.body, policy)
+    if policy is Policy.VALIDATE and cleared(call.body) and has_several_prompts(call.api, call.body):
+        refuse_shared(call.body)
     return replace(call, body=call.body.edited(edits)) if edits else call
 
 

@@ -62,6 +62,23 @@ def screen(body: Body, policy: Policy) -> Edits:
     return {}
 
 
+def refuse_shared(body: Body) -> None:
+    """Refuse what makes an engine fetch, for a body of several prompts that would share it.
+
+    Seen on vLLM 0.32: the engine process ends, or prompts are answered from another's blocks.
+    Raises BadRequest, naming the field.
+    """
+    for place in PLACES:
+        raw = _find(body, place)
+        if raw is None or raw == b"null":
+            continue
+        params = Body.parse(raw)
+        for field in ("remote_kv_source", "do_remote_prefill"):
+            if params.get(field, b"null") not in (b"null", b"false"):
+                name = ".".join((*place, field))
+                raise BadRequest(f'field "{name}" serves one prompt, and the request has several')
+
+
 def cleared(body: Body) -> Edits:
     """The edits that remove the client's params from every place."""
     if not body.holds_any(_TOPS):

@@ -150,7 +150,8 @@ class Deliver:
     """Stream this leg's answer to the client; the plan ends with it.
 
     cached_tokens: the prefiller's count, put into the answer's usage; None leaves the bytes alone.
-    handoff_lost: why this leg decodes without blocks that a prefiller computed for it, if it does.
+    handoff_lost: why this leg decodes without the blocks that a prefiller was asked for, if it does.
+    alone: why no prefiller was asked although the route names one, if so.
     after_started: hold the answer back until every started leg has a 2xx answer.
     otherwise: what answers when a started leg fails in a way that `LegFailed.retryable` names, as long as
     the client has no byte.
@@ -159,6 +160,7 @@ class Deliver:
     leg: Leg
     cached_tokens: int | None = None
     handoff_lost: str | None = None
+    alone: str | None = None
     after_started: bool = False
     otherwise: Deliver | None = None
 

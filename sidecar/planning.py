@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sidecar import encoders, responses
+from sidecar.alone import Alone, why_alone, why_no_pull
 from sidecar.body import Body
 from sidecar.call import Call
 from sidecar.connectors import Connector, Options
@@ -33,6 +34,8 @@ class Planner:
 
     def settled(self, call: Call, route: Route) -> Route:
         """The route as the plan will use it, now that the body is known."""
+        if route.source is not None and (why := why_no_pull(call.api, call.body)) is not None:
+            route = route.without_source(why)
         return encoders.settled(call, route) if call.api.name == _CHAT else route
 
     def plan(self, call: Call, route: Route) -> Plan:
@@ -47,6 +50,9 @@ class Planner:
         """The connector's plan where a prefiller is named."""
         if route.prefiller is None:
             return decode_only(call, route)
+        alone = why_alone(call.api, call.body)
+        if alone is not None:
+            return decode_alone(call, route, alone)
         return self.connector.plan(call, route, self.options)
 
 
@@ -54,3 +60,9 @@ def decode_only(call: Call, route: Route) -> Plan:
     """The local engine answers alone, pulling from the source when there is one that is not itself."""
     yield from ()  # asks nothing; every plan is a generator
     return Deliver(call.decode(route.decoder, route.local_source))
+
+
+def decode_alone(call: Call, route: Route, why: Alone) -> Plan:
+    """The local engine answers alone, for this is no request that a prefiller could hand over."""
+    yield from ()
+    return Deliver(call.decode_alone(route.decoder), alone=why)

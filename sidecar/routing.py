@@ -28,6 +28,9 @@ class NoPull(StrEnum):
     UNREACHABLE = "source_unreachable"
     SILENT = "source_yields_nothing"
     ENCODERS = "source_with_encoders"
+    SEVERAL_PROMPTS = "several_prompts"
+    BEAM_SEARCH = "beam_search"
+    PROMPT_LOGPROBS = "prompt_logprobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Steps:
         """Send the leg that answers the client and relay its answer."""
         record = self.leg_record(deliver.leg)
         self._record.handoff_lost = deliver.handoff_lost
-        self._record.held = deliver.after_started
+        self._record.held, self._record.alone = deliver.after_started, deliver.alone
         plain = deliver.cached_tokens is not None
         with self._services.observers.leg(record):
             try:

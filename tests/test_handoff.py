@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 from time import monotonic
 
 import pytest
@@ -270,3 +271,38 @@ async def test_a_prefiller_that_cannot_be_read_is_a_400_naming_the_header() -> N
         answer = await sidecar.post(CHAT, headers=[(PREFILLER, "no-port")])
 
         assert (answer.status, PREFILLER in answer.json["message"], decoder.requests) == (400, True, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "why"),
+    [
+        ("/v1/completions", b'"prompt":["a","b"]', "several_prompts"),
+        ("/v1/completions", b'"prompt":"a","echo":true,"logprobs":1', "prompt_logprobs"),
+        (CHAT, b'"messages":[],"use_beam_search":true,"n":2', "beam_search"),
+    ],
+)
+async def test_what_cannot_be_handed_over_is_decoded_here_and_the_line_says_why(
+    caplog: pytest.LogCaptureFixture, path: str, fields: bytes, why: str
+) -> None:
+    caplog.set_level(logging.INFO, "sidecar.exchange")
+    body = b'{"model":"m",' + fields + b"}"
+    async with scripted() as decoder, scripted(prefilled) as prefiller, serving(decoder.port) as sidecar:
+        answer = await sidecar.post(path, body=body, headers=[(PREFILLER, prefiller.netloc)])
+
+        assert (answer.status, answer.json, prefiller.requests) == (200, COMPLETION, [])
+        assert (decoder.last.body, len(decoder.last.all("x-request-id"))) == (body, 1)
+    [told] = [entry.__dict__["fields"] for entry in caplog.records if entry.getMessage() == "exchange"]
+    assert told["reason"] == why
+
+
+async def test_choices_share_what_the_p2p_tier_keeps() -> None:
+    body = b'{"model":"m","prompt":"a","n":2}'
+    flags = ("--kv-connector=offloading", "--source-guard=off")
+    async with (
+        scripted() as decoder,
+        scripted(prefilled) as prefiller,
+        serving(decoder.port, *flags) as sidecar,
+    ):
+        await sidecar.post("/v1/completions", body=body, headers=[(PREFILLER, prefiller.netloc)])
+
+        assert ("n" in prefiller.last.json, decoder.last.json["n"]) == (False, 2)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.engines import PREFILLED, ScriptedEngine, prefilled, scripted
+from tests.engines import PARAMS, PREFILLED, ScriptedEngine, prefilled, scripted
 from tests.serving import BODY, CHAT, PREFILLER, SOURCE, serving
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -176,3 +176,40 @@ async def test_a_routed_request_without_routing_headers_is_forwarded_byte_for_by
             ("X-a", "2"),
             ("authorization", "Bearer k"),
         ]
+
+
+async def test_several_prompts_are_not_pulled_for() -> None:
+    # On vLLM 0.32 they share the directive, and the engine process ends.
+    body = b'{"model":"m","prompt":["a","b"]}'
+    async with scripted() as engine, serving(engine.port, OFFLOADING, UNGUARDED) as sidecar:
+        await sidecar.post("/v1/completions", body=body, headers=[(SOURCE, "127.9.8.7:8000")])
+        assert engine.last.body == body
+
+        await sidecar.post(
+            "/v1/completions", body=body[:-1] + b',"n":1}', headers=[(SOURCE, "127.9.8.7:8000")]
+        )
+        assert "kv_transfer_params" not in engine.last.json
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        (
+            {"remote_kv_source": {"kv_request_id": "k", "remote_host": "h", "remote_port": 1}},
+            "remote_kv_source",
+        ),
+        (PARAMS, "do_remote_prefill"),
+    ],
+)
+async def test_a_client_cannot_make_several_prompts_share_a_fetch(params: object, field: str) -> None:
+    several = json.dumps({"prompt": ["a", "b"], "kv_transfer_params": params}).encode()
+    one = json.dumps({"prompt": ["a"], "kv_transfer_params": params}).encode()
+    async with scripted() as engine, serving(engine.port, OFFLOADING, UNGUARDED) as sidecar:
+        answer = await sidecar.post("/v1/completions", body=several)
+        assert (answer.status, engine.requests) == (400, [])
+        assert answer.json["message"] == (
+            f'field "kv_transfer_params.{field}" serves one prompt, and the request has several'
+        )
+        assert (await sidecar.post("/v1/completions", body=one)).status == 200
+        asks = json.dumps({"prompt": ["a", "b"], "kv_transfer_params": {"do_remote_decode": True}}).encode()
+        assert (await sidecar.post("/v1/completions", body=asks)).status == 200

@@ -16,6 +16,7 @@ MODULES = {
 }
 
 DECIDERS = [
+    "sidecar/alone.py",
     "sidecar/api.py",
     "sidecar/body.py",
     "sidecar/call.py",

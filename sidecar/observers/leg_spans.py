@@ -60,8 +60,8 @@ def _decode(record: LegRecord) -> Attributes:
         "llm_d.pd_proxy.decode.data_parallel": bool(exchange.route and exchange.route.data_parallel),
         **_meeting(record),
     }
-    if exchange.handoff_lost is not None:
-        attributes["llm_d.pd_proxy.reason"] = exchange.handoff_lost
+    if (reason := exchange.handoff_lost or exchange.alone) is not None:
+        attributes["llm_d.pd_proxy.reason"] = reason
     if record.ended_s is not None:
         attributes["llm_d.pd_proxy.decode.duration_ms"] = _ms(record.started_s, record.ended_s)
     prefill = next((leg for leg in exchange.legs if leg.leg.role is Role.PREFILL), None)

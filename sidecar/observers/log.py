@@ -43,7 +43,7 @@ class _Line:
         record = self._record
         if record.handoff_lost:
             logger.warning(
-                "decoding without the prefilled blocks: the prefill answer cannot be handed over",
+                "decoding without a prefiller's blocks: the local engine computes the prompt",
                 extra={"fields": {"reason": record.handoff_lost, "request_id": record.request_id}},
             )
         if logger.isEnabledFor(logging.INFO):
@@ -67,8 +67,8 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
     }
     if record.route and record.route.named_source:
         fields["source"] = _netloc(record.route.named_source.host, record.route.named_source.port)
-    if record.route and record.route.no_pull:
-        fields["reason"] = str(record.route.no_pull)
+    if reason := record.handoff_lost or record.alone or (record.route and record.route.no_pull):
+        fields["reason"] = str(reason)
     if record.error:
         fields["error"] = record.error
     if record.detail:

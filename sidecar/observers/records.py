@@ -24,8 +24,9 @@ class ExchangeRecord:
     request_headers: as the client sent them. route: None on paths that are not routed. status: sent to the
     client, None when nothing was sent. error: a short label. detail: what the client was told of it.
     Neither has text of a body. streaming: the client gets
-    an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller computed them.
-    held: the answer waited for a started leg's (`plan.Deliver.after_started`).
+    an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller was asked for them.
+    alone: why no prefiller was asked although the route names one. held: the answer waited for a started
+    leg's (`plan.Deliver.after_started`).
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     """
 
@@ -43,6 +44,7 @@ class ExchangeRecord:
     streaming: bool = False
     handoff_lost: str | None = None
     held: bool = False
+    alone: str | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0

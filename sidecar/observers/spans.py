@@ -80,10 +80,19 @@ def exchange_end(record: ExchangeRecord, connector: str, ec_connector: str | Non
         if ec_connector is not None:
             attributes["llm_d.pd_proxy.ec_connector"] = ec_connector
         attributes["llm_d.pd_proxy.request_path"] = record.path
-        if record.route is not None:
-            attributes |= _routing(record.route) | _encoders(record.route)
-            if record.held:
-                attributes["llm_d.pd_proxy.parallel_dispatch"] = True
+        attributes |= _planned(record)
+    return attributes
+
+
+def _planned(record: ExchangeRecord) -> Attributes:
+    """How the route was followed."""
+    attributes = {} if record.route is None else _routing(record.route) | _encoders(record.route)
+    if record.held:
+        attributes["llm_d.pd_proxy.parallel_dispatch"] = True
+    if record.alone is not None:
+        attributes["llm_d.pd_proxy.disaggregation_used"] = False
+    if (reason := record.handoff_lost or record.alone) is not None:
+        attributes["llm_d.pd_proxy.reason"] = reason
     return attributes
 
 

@@ -105,6 +105,15 @@ def test_the_line_of_a_request_that_ended_before_it_was_answered() -> None:
     }
 
 
+def test_of_several_reasons_the_line_has_the_one_that_says_more() -> None:
+    record = chat(Route(DECODER, named_source=SOURCE.endpoint, no_pull=NoPull.UNREACHABLE))
+    assert line(record)["reason"] == "source_unreachable"
+    record.alone = "several_prompts"
+    assert line(record)["reason"] == "several_prompts"
+    record.handoff_lost = "prefill_failed"
+    assert line(record)["reason"] == "prefill_failed"
+
+
 def test_the_line_of_a_path_that_is_not_routed() -> None:
     record = chat(None, method="GET", path="/v1/models", api=None, request_id="", status=200)
     record.ended_s = 100.002
@@ -148,7 +157,7 @@ def test_a_lost_handoff_is_a_warning_at_any_level(caplog: pytest.LogCaptureFixtu
     assert told(caplog) == [
         (
             logging.WARNING,
-            "decoding without the prefilled blocks: the prefill answer cannot be handed over",
+            "decoding without a prefiller's blocks: the local engine computes the prompt",
             {"reason": "prefill_without_kv_transfer_params", "request_id": "r-1"},
         )
     ]

@@ -159,15 +159,30 @@ def test_a_handoff_is_a_prefill_and_a_decode_side_by_side_with_the_sums_on_decod
     assert played.trees() == [expected]
 
 
-def test_a_lost_handoff_gives_its_reason_on_decode() -> None:
+def test_a_request_that_is_not_handed_over_says_why_and_is_none_of_disaggregation() -> None:
+    played = stage()
+    record = chat(replace(PD, no_pull=NoPull.SEVERAL_PROMPTS))
+    with played.tracing.exchange(record):
+        record.alone = "several_prompts"
+        Answer(200, 100.3).to(played, leg(record, Role.DECODE, 100.1))
+        record.status = 200
+    [tree] = played.trees()
+    told = DISAGGREGATED | OK | {"llm_d.pd_proxy.disaggregation_used": False}
+    assert tree.attributes == SERVER | ROUTED | told | {"llm_d.pd_proxy.reason": "several_prompts"}
+    assert tree.inside[0].attributes["llm_d.pd_proxy.reason"] == "several_prompts"
+
+
+def test_a_lost_handoff_gives_its_reason_on_decode_and_server() -> None:
     played = stage()
     record = chat(PD)
     with played.tracing.exchange(record):
         Answer(200, 100.1).to(played, leg(record, Role.PREFILL, 100.0))
         record.handoff_lost = "prefill_without_kv_transfer_params"
         Answer(200, 100.3).to(played, leg(record, Role.DECODE, 100.1))
-    decode = played.trees()[0].inside[1]
-    assert decode.attributes["llm_d.pd_proxy.reason"] == "prefill_without_kv_transfer_params"
+    [tree] = played.trees()
+    for node in (tree, tree.inside[1]):
+        assert node.attributes["llm_d.pd_proxy.reason"] == "prefill_without_kv_transfer_params"
+    assert tree.attributes["llm_d.pd_proxy.disaggregation_used"] is True
 
 
 def test_legs_that_run_together_say_so_and_have_no_overhead_between_them() -> None:
