@@ -5,15 +5,18 @@ Rule: pure. What wraps plans stands here in the order in which it applies; no co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sidecar import encoders
+from sidecar import encoders, responses
+from sidecar.body import Body
 from sidecar.call import Call
 from sidecar.connectors import Connector, Options
 from sidecar.plan import Deliver, Plan
 from sidecar.routing import Route
 
-# The one API with items that encoders take, by its name in the table of APIs.
+# APIs by their names in the table: what is checked before any leg, and the one with items that encoders take.
+_CHECKS: Mapping[str, Callable[[Body], None]] = {"responses": responses.check}
 _CHAT = "chat_completions"
 
 
@@ -33,7 +36,9 @@ class Planner:
         return encoders.settled(call, route) if call.api.name == _CHAT else route
 
     def plan(self, call: Call, route: Route) -> Plan:
-        """The plan of one request, for a route that `settled` gave."""
+        """The plan of one request, for a route that `settled` gave. Raises BadRequest where none may run."""
+        if check := _CHECKS.get(call.api.name):
+            check(call.body)
         if call.api.name == _CHAT and route.encoders:
             return encoders.encoded(call, route, self._connected, merge=self.ec_connector == "ec-nixl")
         return self._connected(call, route)

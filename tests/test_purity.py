@@ -27,6 +27,7 @@ DECIDERS = [
     "sidecar/plan.py",
     "sidecar/planning.py",
     "sidecar/problem.py",
+    "sidecar/responses.py",
     "sidecar/routing.py",
     "sidecar/scan.py",
     "sidecar/sse.py",
