@@ -49,7 +49,9 @@ def build(
     hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver, counters)
     return Services(
         rules=rules,
-        planner=Planner(hosts.keeping(connector), hosts.options, settings.ec_connector),
+        planner=Planner(
+            hosts.keeping(connector), hosts.options, settings.ec_connector, settings.decode_chunk_size
+        ),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
             stages_of(settings, resolver),

@@ -26,7 +26,8 @@ class ExchangeRecord:
     Neither has text of a body. streaming: the client gets
     an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller was asked for them.
     alone: why no prefiller was asked although the route names one. held: the answer waited for a started
-    leg's (`plan.Deliver.after_started`).
+    leg's (`plan.Deliver.after_started`). completion_tokens: of an answer that a plan has composed; a chunked
+    decode's legs have `leg.chunk`.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     """
 
@@ -45,6 +46,7 @@ class ExchangeRecord:
     handoff_lost: str | None = None
     held: bool = False
     alone: str | None = None
+    completion_tokens: int | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0

@@ -304,7 +304,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--decode-chunk-size=64"], "--decode-chunk-size: 64 is not supported yet, only 0"),
         (
             ["--enable-ssrf-protection"],
             "--enable-ssrf-protection: true is not supported yet, only false",
