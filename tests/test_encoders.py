@@ -53,7 +53,7 @@ MESSAGES = b'[ {"role":"system","content":"be brief"}, {"role":"user","content":
 BODY = (
     b'{"model":"m","messages":' + MESSAGES + b',"max_tokens":50,"stream":true,'
     b'"stream_options":{"include_usage":true},"temperature":0.70,"min_tokens":2,"n":2,'
-    b'"continue_final_message":true,"add_generation_prompt":false,"echo":true,'
+    b'"continue_final_message":true,"add_generation_prompt":false,"echo":false,'
     b'"kv_transfer_params":{"client":1},"ec_transfer_params":{"client":1},"cache_hit_threshold":0.8}'
 )
 

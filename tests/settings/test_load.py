@@ -311,8 +311,8 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
         (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch is not supported yet, only rfc3339"),
         (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info is not supported yet, only error"),
         (
-            ["--configuration=decode-chunk-size: 64"],
-            "--decode-chunk-size (in --configuration): 64 is not supported yet, only 0",
+            ["--configuration=zap-stacktrace-level: info"],
+            "--zap-stacktrace-level (in --configuration): info is not supported yet, only error",
         ),
     ],
 )
@@ -320,7 +320,7 @@ def test_what_comes_later_refuses_to_start_with_one_line(argv: list[str], proble
     assert problems_of(*argv) == [problem]
 
 
-@pytest.mark.parametrize("name", CONNECTORS)
+@pytest.mark.parametrize("name", CONNECTORS.keys() - {"moriio"})  # that one is nixlv2 in write mode
 def test_every_connector_can_be_chosen(name: str) -> None:
     assert loaded(f"--kv-connector={name}").kv_connector == name
 
