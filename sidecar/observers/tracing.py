@@ -11,11 +11,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Tracer, TracerProvider
 from opentelemetry.trace import (
     NonRecordingSpan,
     NoOpTracer,
@@ -36,12 +36,15 @@ from sidecar.observers import (
     LegRecord,
     Observer,
     PullRecord,
+    Watch,
     leg_spans,
     propagation,
     pull_spans,
     spans,
 )
+from sidecar.observers.dropped import Dropped, DroppedAttempt
 from sidecar.observers.exporters import tracer_provider
+from sidecar.observers.sampling import ChosenIds, early
 
 __all__ = ["Tracing", "tracer_provider"]
 
@@ -64,6 +67,9 @@ class _Trace:
     continued: bool
 
 
+_NOTHING: Watch = nullcontext()
+
+
 class Tracing(Observer):
     """`--tracing`. connector and ec_connector: `--kv-connector`, `--ec-connector`. scheme and own: how this
     sidecar is reached, own when known.
@@ -83,21 +89,33 @@ class Tracing(Observer):
         self._provider = provider
         self._tracer = provider.get_tracer("sidecar", __version__)
         self._disabled = isinstance(self._tracer, NoOpTracer)
+        self._ids = ChosenIds(provider.id_generator)
+        self._early = None
+        if isinstance(self._tracer, Tracer):
+            self._tracer.id_generator = self._ids
+            self._early = early(self._tracer.sampler)
         self._connector = connector
         self._ec_connector = ec_connector
         self._scheme = scheme
         self._own = own
         # What is open now, by the identity of its record (records are mutable, so they have no hash).
-        self._traces: dict[int, _Trace] = {}
+        self._traces: dict[int, _Trace | Dropped] = {}
         self._legs: dict[int, Context] = {}
 
-    @contextmanager
-    def exchange(self, record: ExchangeRecord) -> Iterator[None]:
+    def exchange(self, record: ExchangeRecord) -> Watch:
         """See Observer.exchange. Also tells the record its trace id."""
         if self._disabled:
-            yield
-            return
+            return _NOTHING
         parent = propagation.parent(record.request_headers)
+        if self._early is not None:
+            trace_id = self._ids.generate_trace_id() if parent is None else parent.trace_id
+            if self._early.drops(parent, trace_id):
+                return Dropped(self._traces, record, trace_id, parent)
+            self._ids.chosen = trace_id if parent is None else None
+        return self._recorded(record, parent)
+
+    @contextmanager
+    def _recorded(self, record: ExchangeRecord, parent: SpanContext | None) -> Iterator[None]:
         span = self._tracer.start_span(
             spans.exchange_name(record),
             _inside(NonRecordingSpan(parent)) if parent else Context(),
@@ -112,13 +130,15 @@ class Tracing(Observer):
         finally:
             del self._traces[id(record)]
 
-    @contextmanager
-    def leg(self, record: LegRecord) -> Iterator[None]:
+    def leg(self, record: LegRecord) -> Watch:
         """See Observer.leg. A passed-through request has no stages: its client span says it all."""
         trace = self._traces.get(id(record.exchange))
-        if trace is None or record.exchange.api is None or not trace.span.is_recording():
-            yield
-            return
+        if not isinstance(trace, _Trace) or record.exchange.api is None or not trace.span.is_recording():
+            return _NOTHING
+        return self._recorded_leg(record, trace)
+
+    @contextmanager
+    def _recorded_leg(self, record: LegRecord, trace: _Trace) -> Iterator[None]:
         span = self._tracer.start_span(str(record.leg.role), trace.inside, SpanKind.INTERNAL)
         self._legs[id(record)] = _inside(span)
         if record.pull is not None:
@@ -129,13 +149,17 @@ class Tracing(Observer):
         finally:
             del self._legs[id(record)]
 
-    @contextmanager
-    def attempt(self, record: Attempt) -> Iterator[None]:
+    def attempt(self, record: Attempt) -> Watch:
         """See Observer.attempt. Its traceparent names a span of its own, recorded or not."""
         trace = self._traces.get(id(record.leg.exchange))
         if trace is None:
-            yield
-            return
+            return _NOTHING
+        if isinstance(trace, Dropped):
+            return DroppedAttempt(trace, record, self._ids)
+        return self._recorded_attempt(record, trace)
+
+    @contextmanager
+    def _recorded_attempt(self, record: Attempt, trace: _Trace) -> Iterator[None]:
         if not trace.span.is_recording():
             span_id = self._provider.id_generator.generate_span_id()
             self._carry(record, trace, trace.span.get_span_context(), span_id)
