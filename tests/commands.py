@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +29,7 @@ class Command:
 
     async def ended(self) -> int:
         """Its exit code."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             return await self.process.wait()
 
 
@@ -52,7 +53,7 @@ async def command(
             sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **(environ or {})}
         )
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 while ready and not await listens(port):
                     assert process.returncode is None, log.read_text()
                     await asyncio.sleep(0.05)
@@ -75,9 +76,12 @@ async def listens(port: int) -> bool:
 
 
 def closed_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has."""
+    """The first of so many ports in a row that nobody has.
+
+    Several are taken below those that the kernel gives to connections (net.ipv4.ip_local_port_range).
+    """
     for _ in range(100):
-        first = closed_port()
+        first = random.randrange(20_000, 32_000) if count > 1 else closed_port()
         taken = [socket.socket() for _ in range(count)]
         try:
             for number, sock in enumerate(taken):

@@ -24,7 +24,7 @@ PREFIX = "llm_d_disagg_sidecar_"
 
 async def ask(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> Said:
     """Send a request on a fresh connection and read the answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
         try:
             writer.write(request)

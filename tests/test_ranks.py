@@ -33,7 +33,7 @@ async def ranks(tmp_path: Path, *flags: str) -> AsyncIterator[tuple[Command, lis
         sidecar = await stack.enter_async_context(
             command(tmp_path, first, *flags, ports=2, environ={"POD_IP": POD_IP})
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             while not await _answers(sidecar.port + 1):
                 await asyncio.sleep(0.02)
         yield sidecar, engines
@@ -138,7 +138,7 @@ async def test_a_rank_that_ends_by_itself_comes_back_on_its_port(tmp_path: Path)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
         await until(lambda: len(set(children(sidecar.process.pid)) - before) == 4, "not started again")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while not (await _answers(sidecar.port) and await _answers(sidecar.port + 1)):
                 await asyncio.sleep(0.02)
         for rank in (0, 1):
