@@ -42,9 +42,10 @@ _UNDIVIDED: Mapping[str, tuple[bytes, ...]] = {
 # The client's own limit: the first of these that it sets.
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
-# What engines write when the text so far leaves no room for another chunk (vLLM 0.32 renderers/params.py and
-# entrypoints/serve/utils/api_utils.py; one decode would have ended there with "length").
-_CONTEXT_FULL = b"context length"
+# What engines write when the text so far leaves no room for another chunk, where one decode ends with
+# "length" (vLLM 0.32 renderers/params.py: the prompt is too long; sampling_params.py: it leaves no token,
+# seen).
+_CONTEXT_FULL = (b"context length", b"max_tokens must be at least 1, got 0")
 
 
 def divisible(body: Body, size_tokens: int) -> bool:
@@ -89,7 +90,7 @@ def _in_chunks(deliver: Deliver, size_tokens: int) -> Plan:
         ask = Ask((leg,), refusable=bool(got))
         [reply] = yield replace(ask, handoff_lost=deliver.handoff_lost, after_started=deliver.after_started)
         piece = read(leg, reply, most_tokens) if reply.succeeded else _context_full(leg, reply, got[-1])
-        if not got and piece.cut and piece.more_than_text:
+        if not got and piece.cut and piece.stuck:
             return _undivided(deliver, body)
         got.append(piece)
         last = not piece.cut or not piece.text or 0 < (limit_tokens or 0) <= spent(got)
@@ -124,13 +125,14 @@ def _leg(leg: Leg, body: Body, got: list[Piece], most_tokens: int) -> Leg:
 
 def _context_full(leg: Leg, reply: Reply, before: Piece) -> Piece:
     """An empty last piece, when that is why the engine refused; else the refusal is raised."""
-    if reply.status != 400 or _CONTEXT_FULL not in reply.content.lower():
+    said = reply.content.lower()
+    if reply.status != 400 or not any(words in said for words in _CONTEXT_FULL):
         raise LegRefused(leg, reply)
     return replace(before, text=b"", tokens=0)
 
 
 def _undivided(deliver: Deliver, body: Body) -> Deliver:
-    """All over again in one, since there is more than text to go on from: reasoning, mostly.
+    """All over again in one, since no text says all that there is to go on from: reasoning, mostly.
 
     Without the params of the leg: they are good for one use, and the engine has the prompt's blocks now.
     """

@@ -40,10 +40,14 @@ class Piece:
         return self.choice.get("finish_reason") == b'"length"'
 
     @property
-    def more_than_text(self) -> bool:
-        """Whether the model said what a text cannot go on from."""
+    def stuck(self) -> bool:
+        """Whether its text is not all that a next leg would have to go on from.
+
+        Nor can one go on from white space alone, which engines trim (transformers, `continue_final_message`).
+        """
         content = self.message.get("content", b"null")
-        odd = content != b"null" and not content.startswith(b'"')
+        is_text = content.startswith(b'"')
+        odd = self.message.value("content").isspace() if is_text else content != b"null"
         return odd or any(self.message.get(name, b"null") not in (b"null", b"[]", b'""') for name in _SAID)
 
 

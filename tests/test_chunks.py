@@ -228,9 +228,13 @@ def test_an_engine_that_does_not_count_has_used_up_each_budget() -> None:
 FULL = b'{"error":{"message":"This model\'s maximum context length is 16 tokens. However, you ..."}}'
 
 
+NO_ROOM = b'{"error":{"message":"max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"}}'
+
+
+@pytest.mark.parametrize("said", [FULL, NO_ROOM])
 @pytest.mark.parametrize("raw", [BODY % b"", STREAMING])
-def test_a_full_context_ends_it_as_it_ends_one_decode(raw: bytes) -> None:
-    full = Reply(400, b"Bad Request", (), FULL, Body({}))
+def test_a_full_context_ends_it_as_it_ends_one_decode(raw: bytes, said: bytes) -> None:
+    full = Reply(400, b"Bad Request", (), said, Body({}))
     made = played(raw, chat_reply("a"), full)
     if raw is STREAMING:
         *_, last, usage = stream_of(b"".join(events(made)))
@@ -295,8 +299,19 @@ def test_only_chats_are_cut(api: str) -> None:
     assert isinstance(made.end, Deliver)
 
 
-@pytest.mark.parametrize("more", [{"reasoning": "hm"}, {"reasoning_content": "hm"}, {"tool_calls": [{}]}])
-def test_more_than_text_cannot_be_continued_and_is_decoded_anew_in_one(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning": "hm"},
+        {"reasoning_content": "hm"},
+        {"tool_calls": [{}]},
+        {"content": " \n"},
+        {"content": [{"type": "text", "text": "x"}]},
+    ],
+)
+def test_more_or_less_than_a_text_cannot_be_continued_and_is_decoded_anew_in_one(
+    more: dict[str, Any],
+) -> None:
     answer = chat(None)
     answer["choices"][0]["message"] |= more
     route = Route(DECODER, source=SOURCE)
