@@ -89,6 +89,7 @@ class Steps:
                 except LegFailed as failed:
                     if self._client.started:
                         raise
+                    self._started = [leg for leg in self._started if leg.failure is not failed]
                     step = plan.throw(failed)
                 else:
                     if replies is None:
