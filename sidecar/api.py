@@ -157,7 +157,7 @@ def capped(api: Api, body: Body) -> Edits:
 def _forces_a_tool(api: Api, body: Body) -> bool:
     """Whether `tool_choice` forces a call, which cannot be made in one token.
 
-    vLLM 0.18 answers 500 to that (issue 38911), 0.32 no longer does. The choice that takes its place must
+    vLLM 0.18 was reported to answer 500 (issue 38911); 0.32 does not. The choice that takes its place must
     leave the tools in the prompt, or the decoder reads blocks of another prompt (seen on 0.32: it dies when
     they are fewer): "none" takes them out under `--exclude-tools-when-tool-choice-none`. null, for chat,
     needs no tool parser either; the other APIs do not take it, or take it for "auto".

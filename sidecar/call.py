@@ -125,15 +125,17 @@ class Call:
         content = self.body.edited({**cleared(self.body), FIELD: params}).encode()
         return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
 
-    def decode_alone(self, decoder: Endpoint) -> Leg:
+    def decode_alone(self, decoder: Endpoint, source: Peer | None) -> Leg:
         """The leg that has the local engine compute the prompt although the route names a prefiller.
 
         None of the client's params go on, nor a threshold at which the engine would give the request back.
         """
-        edits: Edits = {**cleared(self.body), FIELD: None}
+        pull = Pull(source, self.ids.pull) if source else None
+        params = dump({"remote_kv_source": pull.remote_kv_source}) if pull else None
+        edits: Edits = {**cleared(self.body), FIELD: params}
         if _THRESHOLD in self.body:
             edits[_THRESHOLD] = b"0"
-        return self._leg(Role.DECODE, decoder, self.body.edited(edits).encode())
+        return self._leg(Role.DECODE, decoder, self.body.edited(edits).encode(), pull)
 
     def _capped(self, edits: Edits) -> Edits:
         """These edits and the cap of the body that they make."""

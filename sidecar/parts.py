@@ -50,7 +50,11 @@ def build(
     return Services(
         rules=rules,
         planner=Planner(
-            hosts.keeping(connector), hosts.options, settings.ec_connector, settings.decode_chunk_size
+            hosts.keeping(connector),
+            hosts.options,
+            ec_connector=settings.ec_connector,
+            chunk_tokens=settings.decode_chunk_size,
+            local_after_failure=settings.prefill_failure_policy == "local",
         ),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(

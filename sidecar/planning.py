@@ -6,14 +6,15 @@ Rule: pure. What wraps plans stands here in the order in which it applies; no co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sidecar import chunks, encoders, responses
 from sidecar.alone import Alone, why_alone, why_no_pull
 from sidecar.body import Body
 from sidecar.call import Call
 from sidecar.connectors import Connector, Options
-from sidecar.plan import Deliver, Plan
+from sidecar.errors import EngineSilent, LegFailed
+from sidecar.plan import Deliver, Plan, Role
 from sidecar.routing import Route
 
 # APIs by their names in the table: what is checked before any leg, and the one with items that encoders take.
@@ -26,12 +27,14 @@ class Planner:
     """What the settings say about plans. connector: the row of `--kv-connector`.
 
     ec_connector: the name in `--ec-connector`, None without encoders. chunk_tokens: `--decode-chunk-size`.
+    local_after_failure: `--prefill-failure-policy=local`.
     """
 
     connector: Connector
     options: Options
     ec_connector: str | None = None
     chunk_tokens: int = 0
+    local_after_failure: bool = False
 
     def settled(self, call: Call, route: Route) -> Route:
         """The route as the plan will use it, now that the body is known."""
@@ -58,7 +61,8 @@ class Planner:
         alone = why_alone(call.api, call.body)
         if alone is not None:
             return decode_alone(call, route, alone)
-        return self.connector.plan(call, route, self.options)
+        plan = self.connector.plan(call, route, self.options)
+        return or_decode_alone(plan, call, route) if self.local_after_failure else plan
 
 
 def decode_only(call: Call, route: Route) -> Plan:
@@ -70,4 +74,31 @@ def decode_only(call: Call, route: Route) -> Plan:
 def decode_alone(call: Call, route: Route, why: Alone) -> Plan:
     """The local engine answers alone, for this is no request that a prefiller could hand over."""
     yield from ()
-    return Deliver(call.decode_alone(route.decoder), alone=why)
+    return Deliver(call.decode_alone(route.decoder, route.local_source), alone=why)
+
+
+def or_decode_alone(plan: Plan, call: Call, route: Route) -> Plan:
+    """The plan; or, if no prefiller can be had for it, the local engine computes the prompt and answers.
+
+    A decoder's failures and an encoder's stay what they are, and so does every failure once the client has a
+    byte: none is thrown into a plan then, and `Deliver.otherwise` no longer applies.
+    """
+    local = Deliver(call.decode_alone(route.decoder, route.local_source), handoff_lost="prefill_failed")
+    try:
+        end = yield from plan
+    except LegFailed as failed:
+        if not _without_prefiller(failed):
+            raise
+        return local
+    return replace(end, otherwise=local) if isinstance(end, Deliver) else end
+
+
+def _without_prefiller(failed: LegFailed) -> bool:
+    """Whether the leg surely computed nothing, so that another engine can do it in its place."""
+    match failed.leg.role:
+        case Role.PREFILL:
+            return failed.retryable
+        case Role.LOOKUP:
+            return failed.retryable or isinstance(failed, EngineSilent)
+        case Role.DECODE | Role.ENCODE:
+            return False

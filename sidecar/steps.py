@@ -97,6 +97,7 @@ class Steps:
                 except LegFailed as failed:
                     if self._client.started:
                         raise
+                    self._started = [leg for leg in self._started if leg.failure is not failed]
                     step = plan.throw(failed)
                     # The plan goes on without the started legs whose failure it was told.
                     self._started = [leg for leg in self._started if leg.failure is None]

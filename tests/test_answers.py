@@ -8,6 +8,7 @@ from time import monotonic
 
 import pytest
 
+from sidecar.api import APIS, Api
 from tests.engines import Answer, Got, complete, prefilled, scripted
 from tests.serving import BODY, CHAT, PREFILLER, Said, post, read_answer, serving
 
@@ -50,6 +51,30 @@ async def test_a_path_that_cleans_to_a_routed_one_is_routed_and_forwarded_clean(
         assert (await sidecar.post(path + "?x=//", b"[]")).status == 400
         await sidecar.post(path + "?x=//")
         assert engine.last.target == CHAT + "?x=//"
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@pytest.mark.parametrize("spelling", ["/%s/", "/.%s", "%s/x/..", "%s"])
+async def test_every_routed_path_is_clean_on_both_legs_and_keeps_its_query(api: Api, spelling: str) -> None:
+    path = api.path.decode()
+    async with scripted() as engine, scripted(prefilled) as prefiller, serving(engine.port) as sidecar:
+        await sidecar.post(
+            spelling % path + "?a=%20/..&b?", headers=[("x-prefiller-host-port", prefiller.netloc)]
+        )
+
+        assert (prefiller.last.target, engine.last.target) == (path + "?a=%20/..&b?",) * 2
+
+
+@pytest.mark.parametrize(("legacy", "taken"), [("{one}", 1), ("", 2), (" ", 2), (None, 2)])
+async def test_the_new_header_is_trusted_only_without_the_legacy_one(legacy: str | None, taken: int) -> None:
+    async with scripted() as engine, scripted(prefilled) as one, scripted(prefilled) as two:
+        headers = [("X-LLM-D-Prefiller-Host-Port", two.netloc)]
+        if legacy is not None:
+            headers.append(("x-prefiller-host-port", legacy.format(one=one.netloc)))
+        async with serving(engine.port) as sidecar:
+            await sidecar.post(headers=headers)
+
+        assert (len(one.requests), len(two.requests)) == (taken == 1, taken == 2)
 
 
 async def test_routing_headers_leave_on_no_path() -> None:

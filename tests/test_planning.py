@@ -1,17 +1,39 @@
-"""What wraps every connector's plan: decoding alone where nothing can be handed over."""
+"""What wraps every connector's plan: decoding alone where nothing can be handed over, or prefill failed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from sidecar.alone import Alone
+from sidecar.body import Body
 from sidecar.connectors import CONNECTORS
-from sidecar.plan import Role
-from sidecar.planning import Planner
+from sidecar.errors import (
+    EngineConnectTimeout,
+    EngineDied,
+    EngineSilent,
+    EngineUnreachable,
+    LegFailed,
+    LegRefused,
+    UnusableAnswer,
+)
+from sidecar.plan import Ask, Deliver, Emit, Finish, Leg, Plan, Reply, Role, Start
+from sidecar.planning import Planner, or_decode_alone
 from sidecar.routing import NoPull
-from tests.connectors.play import DECODER, OPTIONS, SOURCE, call_of, legs_of, play, route_of
+from tests.connectors.play import (
+    DECODER,
+    OPTIONS,
+    SOURCE,
+    call_of,
+    fresh_ids,
+    legs_of,
+    play,
+    reply_of,
+    route_of,
+)
 
 EVERY = pytest.mark.parametrize("connector", CONNECTORS)
 OWN = (
@@ -20,8 +42,8 @@ OWN = (
 )
 
 
-def planner(connector: str) -> Planner:
-    return Planner(CONNECTORS[connector], OPTIONS)
+def planner(connector: str, policy: str = "fail") -> Planner:
+    return Planner(CONNECTORS[connector], OPTIONS, local_after_failure=policy == "local")
 
 
 @EVERY
@@ -70,3 +92,133 @@ def test_one_prompt_goes_through_the_connector() -> None:
     assert planner("offloading").settled(call, route) is route
     step = next(planner("offloading").plan(call, route))
     assert [leg.role for leg in legs_of(step)] == [Role.PREFILL]
+
+
+# --prefill-failure-policy=local
+
+CLIENT = b'{"model":"m","prompt":"a","max_tokens":50,"kv_transfer_params":{"own":1}}'
+POLICIES = ("fail", "local")
+LOCAL = b'{"model":"m","prompt":"a","max_tokens":50}'
+
+
+def refused(leg: Leg, status: int) -> LegFailed:
+    return LegRefused(leg, Reply(status, b"", (), b"", Body({})))
+
+
+HELPED = [
+    pytest.param(EngineUnreachable, id="unreachable"),
+    pytest.param(EngineConnectTimeout, id="connect-timeout"),
+    *[pytest.param(partial(refused, status=status), id=str(status)) for status in (502, 503, 504)],
+]
+NOT_HELPED = [
+    *[pytest.param(partial(refused, status=status), id=str(status)) for status in (400, 404, 429, 500)],
+    pytest.param(EngineDied, id="died"),
+    pytest.param(UnusableAnswer, id="unusable"),
+]
+Failure = Callable[[Leg], LegFailed]
+
+
+def after_failure(plan: Plan, failed: Failure) -> Deliver:
+    """How the plan ends when its first leg fails: what it delivers then, or what stands in for it."""
+    [leg] = legs_of(step := next(plan))
+    assert leg.role in (Role.PREFILL, Role.LOOKUP)
+    failure = failed(leg)
+    try:
+        while isinstance(step, Start):
+            step = plan.send([])
+        plan.throw(failure)
+    except StopIteration as ended:
+        end: Deliver = ended.value
+        return end.otherwise or end
+    raise AssertionError("the plan goes on")
+
+
+@EVERY
+@pytest.mark.parametrize("failed", HELPED)
+def test_a_prefiller_that_cannot_be_had_is_done_without(connector: str, failed: Failure) -> None:
+    ids = fresh_ids()
+    plan = planner(connector, "local").plan(call_of(CLIENT, ids=ids), route_of())
+    deliver = after_failure(plan, failed)
+    headers = ((b"x-request-id", ids.request.encode()),)
+    assert deliver == Deliver(
+        Leg(Role.DECODE, DECODER, b"POST", b"/v1/completions", headers, LOCAL), handoff_lost="prefill_failed"
+    )
+
+
+@EVERY
+def test_done_without_it_the_local_engine_pulls_unless_it_is_the_source(connector: str) -> None:
+    for own, pulls in ((None, True), (SOURCE.endpoint, False)):
+        route = replace(route_of(source=SOURCE), own=own)
+        plan = planner(connector, "local").plan(call_of(CLIENT), route)
+        assert (after_failure(plan, EngineUnreachable).leg.pull is not None) is pulls
+
+
+@EVERY
+@pytest.mark.parametrize("failed", NOT_HELPED)
+def test_any_other_failure_of_a_prefiller_is_the_clients(connector: str, failed: Failure) -> None:
+    plan = planner(connector, "local").plan(call_of(CLIENT), route_of())
+    [leg] = legs_of(next(plan))
+    with pytest.raises(LegFailed) as raised:
+        plan.throw(error := failed(leg))
+    assert raised.value is error
+
+
+@EVERY
+def test_without_the_policy_every_failure_is_the_clients(connector: str) -> None:
+    plan = planner(connector).plan(call_of(CLIENT), route_of())
+    [leg] = legs_of(next(plan))
+    with pytest.raises(EngineUnreachable):
+        plan.throw(EngineUnreachable(leg))
+
+
+@EVERY
+def test_the_policy_changes_no_step(connector: str) -> None:
+    ids = fresh_ids()
+    plans = [planner(connector, policy).plan(call_of(CLIENT, ids=ids), route_of()) for policy in POLICIES]
+    assert len({repr(next(plan)) for plan in plans}) == 1
+
+
+@pytest.mark.parametrize("connector", ["nixlv2", "offloading"])
+def test_a_plan_whose_prefill_answers_is_what_it_is_without_the_policy(connector: str) -> None:
+    ids = fresh_ids()
+    answer = reply_of(b'{"id":"x","usage":{"prompt_tokens_details":{"cached_tokens":9}}}')
+    plain, wrapped = [
+        play(planner(connector, policy).plan(call_of(CLIENT, ids=ids), route_of()), answer)
+        for policy in POLICIES
+    ]
+    assert wrapped.steps == plain.steps
+    assert replace(wrapped.deliver, otherwise=None) == plain.deliver
+
+
+@pytest.mark.parametrize(
+    ("role", "failed", "helped"),
+    [
+        (Role.LOOKUP, EngineUnreachable, True),
+        (Role.LOOKUP, EngineSilent, True),
+        (Role.LOOKUP, EngineDied, False),
+        (Role.PREFILL, EngineSilent, False),
+        (Role.DECODE, EngineUnreachable, False),
+        (Role.ENCODE, EngineUnreachable, False),
+    ],
+)
+def test_only_legs_towards_a_prefiller_are_done_without(role: Role, failed: Failure, helped: bool) -> None:
+    call, route = call_of(CLIENT), route_of()
+    leg = replace(call.decode(DECODER, None), role=role, timeout_s=5.0)
+
+    def asking() -> Plan:
+        yield Ask((leg,))
+        raise AssertionError("not reached")
+
+    plan = or_decode_alone(asking(), call, route)
+    next(plan)
+    with pytest.raises((StopIteration, LegFailed)) as ended:
+        plan.throw(failed(leg))
+    assert isinstance(ended.value, StopIteration) is helped
+
+
+def test_an_answer_that_a_plan_composed_stands_as_it_is() -> None:
+    def composing() -> Plan:
+        yield Emit((), b"a")
+        return Finish()
+
+    assert play(or_decode_alone(composing(), call_of(CLIENT), route_of())).end == Finish()

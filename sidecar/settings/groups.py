@@ -121,6 +121,15 @@ class Transfer(Group):
     prefill_retry_backoff_s: Annotated[kinds.DurationOrZero, Flag("Wait before each of those attempts.")] = (
         0.2
     )
+    # The peer fails such a request. A prompt computed on a decoder slows what is being decoded there, so
+    # whoever wants answers at that price says so.
+    prefill_failure_policy: Annotated[
+        kinds.PrefillFailurePolicy,
+        Flag(
+            "When a prefiller cannot be reached, or answers 502, 503 or 504 to the last attempt: fail the "
+            "request, or have the local engine compute the prompt."
+        ),
+    ] = "fail"
     # The peer passes a client's value on. One request with "remote_kv_source": "abc" ends a vLLM 0.32
     # process.
     client_kv_transfer_params: Annotated[

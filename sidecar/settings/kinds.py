@@ -31,6 +31,7 @@ Connector = Literal["nixlv2", "offloading", "mooncake", "sglang", "shared-storag
 EncoderConnector = Literal["ec-example", "ec-nixl"]
 Stage = Literal["prefiller", "decoder", "encoder"]
 ClientParams = Literal["validate", "strip", "reject", "pass"]
+PrefillFailure = Literal["fail", "local"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 
@@ -79,6 +80,7 @@ OptionalEncoderConnector = Annotated[
     _optional("|".join(get_args(EncoderConnector)), one_of(get_args(EncoderConnector))),
 ]
 ClientParamsMode = Annotated[ClientParams, _choice(ClientParams)]
+PrefillFailurePolicy = Annotated[PrefillFailure, _choice(PrefillFailure)]
 Level = Annotated[LogLevel, _choice(LogLevel)]
 Format = Annotated[LogFormat, _choice(LogFormat)]
 ZapLevel = Annotated[LogLevel | None, _optional("debug|info|error|panic|N", zap_level)]

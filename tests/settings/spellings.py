@@ -28,6 +28,7 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "enable-prefiller-sampling": ("true", True),
     "prefill-max-retries": ("3", 3),
     "prefill-retry-backoff": ("20ms", 0.02),
+    "prefill-failure-policy": ("local", "local"),
     "client-kv-transfer-params": ("strip", "strip"),
     "mooncake-bootstrap-port": ("8999", 8999),
     "decode-chunk-size": ("256", 256),

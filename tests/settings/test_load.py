@@ -54,6 +54,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "enable_prefiller_sampling": False,
         "prefill_max_retries": 0,
         "prefill_retry_backoff_s": 0.2,
+        "prefill_failure_policy": "fail",
         "client_kv_transfer_params": "validate",
         "mooncake_bootstrap_port": 8998,
         "sglang_bootstrap_port": 8998,
