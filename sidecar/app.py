@@ -88,6 +88,8 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
             stack.push_async_callback(services.upstream.aclose)
             await stack.enter_async_context(services.started)
             await stack.enter_async_context(services.scraper)
+            if services.rescuer:
+                await stack.enter_async_context(services.rescuer)
             verifying = background.create_task(services.verifier.run())
             stack.callback(verifying.cancel)
             for context, directory in _certificates(settings, shared):

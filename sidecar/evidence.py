@@ -19,13 +19,14 @@ class Outcome(StrEnum):
 
     skipped: it was named and not directed, for one of the reasons of `routing.NoPull`. moved: blocks came
     from the source. partial: some came, and the engine counted failed jobs. nothing: none came. unknown: the
-    engine's figures cannot tell.
+    engine's figures cannot tell. rescued: the pull hung, and the request was sent again without it.
     """
 
     MOVED = "moved"
     PARTIAL = "partial"
     NOTHING = "nothing"
     UNKNOWN = "unknown"
+    RESCUED = "rescued"
     SKIPPED = "skipped"
 
 

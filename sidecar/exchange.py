@@ -94,18 +94,21 @@ class Exchange:
         named = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
         route = services.planner.settled(call, named)
-        if route.source and (refusal := await self._refusal(route.source)):
+        if route.source and (refusal := await self._refusal(route.source, route)):
             route = route.without_source(refusal)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
         return services.planner.plan(screened(call, route, services.limits.client_params), route)
 
-    async def _refusal(self, source: Peer) -> NoPull | None:
+    async def _refusal(self, source: Peer, route: Route) -> NoPull | None:
         """Why a source is not to be pulled from now."""
         services = self._services
+        engine = route.prefiller.endpoint if route.prefiller else route.decoder
         if services.guard and not await services.guard.admits(source.p2p):
             return NoPull.UNREACHABLE
-        return NoPull.SILENT if services.yields.suspended(source.p2p) else None
+        if services.yields.suspended(source.p2p):
+            return NoPull.SILENT
+        return NoPull.SUSPENDED if services.rescuer and services.rescuer.suspended(engine) else None
 
     async def _pass_through(self) -> None:
         """A path that is not routed: the decoder gets it unread."""

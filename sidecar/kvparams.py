@@ -86,6 +86,13 @@ def cleared(body: Body) -> Edits:
     return {place[0]: _removed(body, place) for place in PLACES if _find(body, place) is not None}
 
 
+def without_source(content: bytes) -> bytes:
+    """The body of a leg that pulls, less the directive; less the field, too, where that was all of it."""
+    body = Body.parse(content)
+    params = Body.parse(body[FIELD]).edited({"remote_kv_source": None})
+    return body.edited({FIELD: params.encode() if params else None}).encode()
+
+
 def complete_handoff(raw: bytes) -> bool:
     """Whether a prefill answer's params can be given to a decoder without killing it."""
     try:

@@ -21,6 +21,7 @@ from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
 from sidecar.plan import Role
 from sidecar.planning import Planner
+from sidecar.rescue import Rescuer
 from sidecar.routing import Rules
 from sidecar.scraping import Scraper
 from sidecar.services import Services
@@ -69,6 +70,7 @@ def build(
         started=StartedLegs(settings.shutdown_grace_s),
         yields=yields,
         verifier=verifier,
+        rescuer=Rescuer(after_s, scraper, counters) if (after_s := settings.pull_rescue_after_s) else None,
         scraper=scraper,
         moriio_hosts=hosts,
         counters=counters,

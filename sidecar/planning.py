@@ -58,8 +58,7 @@ class Planner:
         """The connector's plan where a prefiller is named."""
         if route.prefiller is None:
             return decode_only(call, route)
-        alone = why_alone(call.api, call.body)
-        if alone is not None:
+        if self.connector.by_params and (alone := why_alone(call.api, call.body)) is not None:
             return decode_alone(call, route, alone)
         plan = self.connector.plan(call, route, self.options)
         return or_decode_alone(plan, call, route) if self.local_after_failure else plan

@@ -27,6 +27,7 @@ class NoPull(StrEnum):
     SELF = "source_is_self"
     UNREACHABLE = "source_unreachable"
     SILENT = "source_yields_nothing"
+    SUSPENDED = "pulls_suspended"
     ENCODERS = "source_with_encoders"
     SEVERAL_PROMPTS = "several_prompts"
     BEAM_SEARCH = "beam_search"

@@ -16,6 +16,7 @@ from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
 from sidecar.replies import Replies
+from sidecar.rescue import Rescuer
 from sidecar.scraping import Scraper
 from sidecar.started import StartedLegs
 from sidecar.upstream import Upstream
@@ -26,7 +27,8 @@ from sidecar.yields import Yields
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`.
+    """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. rescuer: None with
+    `--pull-rescue-after=0`.
 
     choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
     """
@@ -43,6 +45,7 @@ class Services:
     started: StartedLegs
     yields: Yields
     verifier: Verifier
+    rescuer: Rescuer | None
     scraper: Scraper
     counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)

@@ -7,8 +7,11 @@ has a byte; what the plan lets through ends the exchange.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
+
+import httpx
 
 from sidecar.errors import EngineDied, LegFailed, LegRefused, SidecarError
 from sidecar.observers import ExchangeRecord, LegRecord
@@ -16,6 +19,7 @@ from sidecar.offer import is_refused
 from sidecar.plan import Ask, Deliver, Emit, End, Finish, Leg, Offer, Plan, Reply, Start, Step
 from sidecar.relay import Relay
 from sidecar.replies import Key, key_of
+from sidecar.rescue import Stalled, unpulled
 from sidecar.services import Services
 from sidecar.started import Beside, StartedLeg, all_answered
 from sidecar.transport import BodyStream
@@ -60,8 +64,19 @@ class Steps:
             self._let_go()
 
     async def deliver(self, deliver: Deliver, upload: Upload | None = None) -> None:
-        """Send the leg that answers the client and relay its answer."""
-        record = self.leg_record(deliver.leg)
+        """Send the leg that answers the client, without its pull if that hangs, and relay its answer."""
+        leg, rescuer = deliver.leg, self._services.rescuer
+        record = self.leg_record(leg)
+        if leg.pull is None or rescuer is None:
+            await self._deliver(deliver, record, upload)
+            return
+        try:
+            async with rescuer.watch(record):
+                await self._deliver(deliver, record, upload)
+        except Stalled:
+            await self.deliver(replace(deliver, leg=unpulled(leg)))
+
+    async def _deliver(self, deliver: Deliver, record: LegRecord, upload: Upload | None) -> None:
         self._record.handoff_lost = deliver.handoff_lost
         self._record.held, self._record.alone = deliver.after_started, deliver.alone
         plain = deliver.cached_tokens is not None
@@ -72,6 +87,8 @@ class Steps:
                         await all_answered(self._started)
                         if isinstance(response.stream, BodyStream) and response.stream.fault:
                             raise EngineDied(deliver.leg)
+                    if deliver.leg.pull is not None:
+                        await self._begun(response)
                     await self._relay.run(response, record, deliver.cached_tokens)
             except EngineDied as died:
                 if not deliver.after_started or self._client.started:
@@ -79,6 +96,12 @@ class Steps:
                 raise EngineDied(died.leg, "decode aborted before sending a response") from died
             finally:
                 record.ended_s = monotonic()
+
+    async def _begun(self, response: httpx.Response) -> None:
+        """Hold a head back until its body begins: a stream's head comes before the pull that may hang."""
+        stream = response.stream
+        if self._services.rescuer and isinstance(stream, BodyStream) and not stream.arrived:
+            await stream.more()
 
     def leg_record(self, leg: Leg) -> LegRecord:
         """A new record of a leg that is about to be sent."""
@@ -146,13 +169,24 @@ class Steps:
         """All legs at once; the first that fails ends the others."""
         upstream = self._services.upstream
         if len(legs) == 1:
-            return [await upstream.ask(self.leg_record(legs[0]))]
+            return [await self._ask_one(legs[0])]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(upstream.ask(self.leg_record(leg))) for leg in legs]
         except* LegFailed as failed:
             raise _first(failed) from None
         return [task.result() for task in tasks]
+
+    async def _ask_one(self, leg: Leg) -> Reply:
+        """One leg; again without its pull, if that hangs."""
+        rescuer, record = self._services.rescuer, self.leg_record(leg)
+        if leg.pull is None or rescuer is None:
+            return await self._services.upstream.ask(record)
+        try:
+            async with rescuer.watch(record):
+                return await self._services.upstream.ask(record)
+        except Stalled:
+            return await self._ask_one(unpulled(leg))
 
     async def _remembered(self, leg: Leg, cache_s: float) -> Reply:
         """An answer from the cache, or a fresh one that goes there."""

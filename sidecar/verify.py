@@ -159,7 +159,7 @@ class Verifier(Observer):
         engine.watched = left
 
     def _tell_of(self, pull: PullRecord, claim: Claim, sample: Sample | None) -> None:
-        pull.outcome = evidence.outcome(claim, pull.cached_tokens)
+        pull.outcome = Outcome.RESCUED if pull.rescued else evidence.outcome(claim, pull.cached_tokens)
         pull.local = pull.outcome is Outcome.NOTHING and evidence.was_local(claim, pull.cached_tokens)
         zero = 0 if pull.outcome is Outcome.NOTHING else None
         pull.moved_bytes = _whole(claim.moved_bytes.exact, zero)
@@ -193,6 +193,7 @@ def _end_claims(engine: _Engine) -> None:
 def _fill(pull: PullRecord, leg: LegRecord) -> None:
     pull.first_byte_s, pull.ended_s = leg.first_byte_s, leg.ended_s
     pull.prompt_tokens, pull.cached_tokens = leg.prompt_tokens, leg.cached_tokens
+    pull.rescued = leg.rescued
 
 
 def _whole(amount: float | None, otherwise: int | None) -> int | None:

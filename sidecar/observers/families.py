@@ -120,6 +120,7 @@ PREFILL_FALLBACKS = _counter(
 EVENTS = {
     event: _counter(event, text)
     for event, text in {
+        Event.PULL_RESCUED: "Pulls that hung, whose requests were sent again without them.",
         Event.WORKER_RESTARTED: "Serving processes that ended by themselves and were started again.",
         Event.DNS_RERESOLVED: "Look-ups of names of MoRI-IO hosts that succeeded.",
         Event.DNS_IP_CHANGED: "Look-ups that gave another address than the one before.",

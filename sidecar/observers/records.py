@@ -58,8 +58,9 @@ class LegRecord:
     """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer.
 
     started: it ran beside the exchange (`plan.Start`). refused: its answer said that it is none
-    (`plan.Offer`), and nothing of it reached the client. pull: what is known of the pull that it directs.
-    prompt_tokens and cached_tokens: as the engine's answer reported them, looked at only where it pulls.
+    (`plan.Offer`), and nothing of it reached the client. rescued: it pulled, hung, and was cancelled. pull:
+    what is known of the pull that it directs. prompt_tokens and cached_tokens: as the engine's answer
+    reported them, looked at only where it pulls.
     """
 
     exchange: ExchangeRecord
@@ -70,6 +71,7 @@ class LegRecord:
     error: str | None = None
     started: bool = False
     refused: bool = False
+    rescued: bool = False
     pull: PullRecord | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -84,8 +86,8 @@ class PullRecord:
 
     source: the peer's P2P endpoint; engine: who was told to pull. outcome: None until it is known.
     moved_bytes and moved_tokens: None where they cannot be attributed. saved_s: an estimate, the prefill that
-    these tokens would have taken. local: it moved nothing since the engine had a prefix itself. context:
-    tracing's own.
+    these tokens would have taken. local: it moved nothing since the engine had a prefix itself. rescued: it
+    hung and was left out. context: tracing's own.
     """
 
     source: Endpoint
@@ -104,6 +106,7 @@ class PullRecord:
     cached_tokens: int | None = None
     saved_s: float | None = None
     local: bool = False
+    rescued: bool = False
     context: object = None
 
 

@@ -6,7 +6,7 @@ Rule: nothing about a single setting stands here.
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
-from sidecar.settings.groups import Engines, PullVerification, Serving, SourceGuard, Transfer
+from sidecar.settings.groups import Engines, PullRescue, PullVerification, Serving, SourceGuard, Transfer
 from sidecar.settings.groups_more import Allowlist, Configuration, MoRIIO, Observability, PeerLogging
 
 # In the order in which --help shows them.
@@ -15,6 +15,7 @@ GROUPS: tuple[type[Group], ...] = (
     Engines,
     Transfer,
     SourceGuard,
+    PullRescue,
     PullVerification,
     Observability,
     Allowlist,
@@ -29,6 +30,7 @@ class Settings(
     Engines,
     Transfer,
     SourceGuard,
+    PullRescue,
     PullVerification,
     Observability,
     Allowlist,

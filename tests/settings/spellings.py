@@ -37,6 +37,7 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "source-guard-good-ttl": ("1m", 60.0),
     "source-guard-bad-ttl": ("500ms", 0.5),
     "source-guard-table-size": ("8", 8),
+    "pull-rescue-after": ("3s", 3.0),
     "pull-verification": ("on", "on"),
     "pull-verification-interval": ("250ms", 0.25),
     "silent-zero-threshold": ("9", 9),

@@ -64,6 +64,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "source_guard_good_ttl_s": 10.0,
         "source_guard_bad_ttl_s": 2.0,
         "source_guard_table_size": 1024,
+        "pull_rescue_after_s": 10.0,
         "pull_verification": "auto",
         "pull_verification_interval_s": 1.0,
         "silent_zero_threshold": 5,
