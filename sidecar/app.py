@@ -110,7 +110,7 @@ def build(settings: Settings, observers: Observers) -> Services:
     resolver = Resolver()
     return Services(
         rules=_rules(settings, connector),
-        planner=Planner(connector, _options(settings), settings.ec_connector),
+        planner=Planner(connector, _options(settings), settings.ec_connector, settings.decode_chunk_size),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
             {

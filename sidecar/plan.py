@@ -61,6 +61,17 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Chunk:
+    """This leg is number `index`, from 0, of a chunked decode in pieces of `size_tokens`.
+
+    All such legs of an exchange, and they alone, are one decode to whoever counts or traces.
+    """
+
+    index: int
+    size_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Leg:
     """One upstream request made for one client request.
 
@@ -76,6 +87,7 @@ class Leg:
     content: bytes | None
     pull: Pull | None = None
     timeout_s: float | None = None
+    chunk: Chunk | None = None
 
     def with_header(self, name: bytes, value: bytes) -> Leg:
         """The same leg with this header, in place of any that the client sent of that (lower case) name."""
@@ -94,6 +106,11 @@ class Reply:
     body: Body
 
     @property
+    def succeeded(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+    @property
     def cached_tokens(self) -> int:
         """How many prompt tokens the engine says it had in its cache."""
         return usage.cached_tokens(self.body)
@@ -105,10 +122,15 @@ class Ask:
 
     cache_s: how long, in seconds, such an answer may be used again for the same target and path; it is
     forgotten as soon as a leg of an exchange that used it fails.
+    refusable: a refusal is an answer, also when the client has a byte; the plan may raise it. For one leg.
+    handoff_lost, after_started: as in Deliver, for a leg that decodes.
     """
 
     legs: tuple[Leg, ...]
     cache_s: float = 0.0
+    refusable: bool = False
+    handoff_lost: str | None = None
+    after_started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +185,13 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The answer that the plan has composed ends: with this whole one, or after what was emitted if None."""
+    """The answer that the plan has composed ends: with this whole one, or after what was emitted if None.
+
+    completion_tokens: how many tokens it holds, where the plan has counted them.
+    """
 
     reply: Reply | None = None
+    completion_tokens: int | None = None
 
 
 Step = Ask | Start | Offer | Emit

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sidecar import encoders, responses
+from sidecar import chunks, encoders, responses
 from sidecar.body import Body
 from sidecar.call import Call
 from sidecar.connectors import Connector, Options
@@ -24,12 +24,13 @@ _CHAT = "chat_completions"
 class Planner:
     """What the settings say about plans. connector: the row of `--kv-connector`.
 
-    ec_connector: the name in `--ec-connector`, None without encoders.
+    ec_connector: the name in `--ec-connector`, None without encoders. chunk_tokens: `--decode-chunk-size`.
     """
 
     connector: Connector
     options: Options
     ec_connector: str | None = None
+    chunk_tokens: int = 0
 
     def settled(self, call: Call, route: Route) -> Route:
         """The route as the plan will use it, now that the body is known."""
@@ -39,9 +40,13 @@ class Planner:
         """The plan of one request, for a route that `settled` gave. Raises BadRequest where none may run."""
         if check := _CHECKS.get(call.api.name):
             check(call.body)
-        if call.api.name == _CHAT and route.encoders:
-            return encoders.encoded(call, route, self._connected, merge=self.ec_connector == "ec-nixl")
-        return self._connected(call, route)
+        return self._chat(call, route) if call.api.name == _CHAT else self._connected(call, route)
+
+    def _chat(self, call: Call, route: Route) -> Plan:
+        plan = encoders.encoded(call, route, self._connected, merge=self.ec_connector == "ec-nixl")
+        if self.chunk_tokens and chunks.divisible(call.body, self.chunk_tokens):
+            return chunks.chunked(plan, self.chunk_tokens)
+        return plan
 
     def _connected(self, call: Call, route: Route) -> Plan:
         """The connector's plan where a prefiller is named."""

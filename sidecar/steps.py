@@ -10,7 +10,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sidecar.errors import EngineDied, LegFailed
+from sidecar.errors import EngineDied, LegFailed, LegRefused
 from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.offer import is_refused
 from sidecar.plan import Ask, Deliver, Emit, End, Finish, Leg, Offer, Plan, Reply, Start, Step
@@ -44,7 +44,8 @@ class Steps:
             match await self._settle(plan):
                 case Deliver() as deliver:
                     await self._deliver_beside(deliver)
-                case Finish(reply):
+                case Finish(reply, completion_tokens):
+                    self._record.completion_tokens = completion_tokens
                     self._relay.finish(reply)
                 case None:  # the offered answer was taken
                     pass
@@ -89,6 +90,8 @@ class Steps:
                     if self._client.started:
                         raise
                     step = plan.throw(failed)
+                    # The plan goes on without the started legs whose failure it was told.
+                    self._started = [leg for leg in self._started if leg.failure is None]
                 else:
                     if replies is None:
                         plan.close()
@@ -101,10 +104,8 @@ class Steps:
     async def _take(self, step: Step) -> list[Reply] | None:
         """One step; None when it has answered the client."""
         match step:
-            case Ask(legs, 0.0):
-                return await self._ask(legs)
-            case Ask(legs, cache_s):
-                return [await self._remembered(leg, cache_s) for leg in legs]
+            case Ask():
+                return await self._answers(step)
             case Start(leg):
                 sending = self._services.upstream.complete(self.leg_record(leg))
                 self._started.append(self._services.started.start(leg, sending))
@@ -115,6 +116,20 @@ class Steps:
                 self._relay.emit(headers, content)
                 await self._client.drain()
                 return []
+
+    async def _answers(self, ask: Ask) -> list[Reply]:
+        self._record.handoff_lost = ask.handoff_lost
+        if ask.cache_s:
+            return [await self._remembered(leg, ask.cache_s) for leg in ask.legs]
+        try:
+            replies = await self._ask(ask.legs)
+        except LegRefused as refused:
+            if not ask.refusable:
+                raise
+            replies = [refused.reply]
+        if ask.after_started:
+            await all_answered(self._started)
+        return replies
 
     async def _ask(self, legs: tuple[Leg, ...]) -> list[Reply]:
         """All legs at once; the first that fails ends the others."""

@@ -136,7 +136,7 @@ class Transfer(Group):
         ),
     ] = 8998
     decode_chunk_size: Annotated[
-        kinds.CountOrZero, Flag("Decode chat answers in pieces of so many tokens; 0: in one.", works=())
+        kinds.CountOrZero, Flag("Decode chat answers in pieces of so many tokens; 0: in one.")
     ] = 0
 
 

@@ -307,7 +307,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
             ["--kv-connector=shared-storage"],
             "--kv-connector: shared-storage is not supported yet, only nixlv2, offloading",
         ),
-        (["--decode-chunk-size=64"], "--decode-chunk-size: 64 is not supported yet, only 0"),
         (["--metrics-port=9090"], "--metrics-port: 9090 is not supported yet, only 0"),
         (["--metrics-cert-dir=/certs"], "--metrics-cert-dir: /certs is not supported yet, only empty"),
         (
