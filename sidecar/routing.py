@@ -137,12 +137,12 @@ def _read(routing: Routing, rules: Rules, choose: Callable[[int], int]) -> Route
 
 
 def _rank(routing: Routing, rules: Rules) -> int | None:
-    """The rank that the header names, None without one; only the base port looks, others say theirs already.
+    """The rank that the header names, None without one; only the base port of several ranks looks.
 
     Where `POD_IP` is not known any host will do: the header picks among local engines, and nothing else.
     """
     value = routing.get(names.DATA_PARALLEL, [b""])[0].decode("latin-1").strip()
-    if not value or rules.rank:
+    if not value or rules.rank or rules.ranks == 1:
         return None
     header = f"header {names.DATA_PARALLEL.decode()}"
     try:

@@ -16,7 +16,6 @@ import pytest
 
 from sidecar import app
 from sidecar.metrics_port import MetricsPort
-from sidecar.observers import Observers
 from sidecar.observers.board import Board
 from sidecar.server.run import Server, listen
 from sidecar.server.tls import serving_context
@@ -162,7 +161,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(
     tls = serving_context(tmp_path, "VersionTLS12", (), None)
     shared = app.Shared(None, MetricsPort(listener, tls, Board(1)))
     flags = ["--metrics-port=1", f"--metrics-cert-dir={tmp_path}", "--secure-serving=false"]
-    server = app.server_of(load(flags, {}), Observers([]), shared)
+    server = app.server_of(load(flags, {}), [], shared)
     address = listener.getsockname()
     async with serving_server(server):
         await asyncio.sleep(0.2)  # the first look only makes sure
