@@ -18,6 +18,7 @@ from sidecar.errors import BadRequest
 from sidecar.headers import Headers
 from sidecar.kvparams import FIELD, cleared
 from sidecar.plan import Leg, Peer, Pull, Role
+from sidecar.turns import Conversation
 
 _NOTHING: Edits = {}
 
@@ -43,6 +44,7 @@ class Call:
 
     path: request target, cleaned, with its query. headers: the client's, less hop-by-hop and routing ones.
     body: the client's JSON object as it may go on when no field has to change.
+    conversation: the call as a turn of one, where turns are remembered.
     """
 
     api: Api
@@ -50,6 +52,7 @@ class Call:
     headers: Headers
     body: Body
     ids: Ids
+    conversation: Conversation | None = None
 
     def prefill(
         self, prefiller: Peer, params: Mapping[str, Any] | None, source: Peer | None, also: Edits = _NOTHING
@@ -81,6 +84,11 @@ class Call:
     def uncapped(self, role: Role, target: Endpoint, also: Edits) -> Leg:
         """A leg with the client's body and these fields, for protocols whose prefill is not capped."""
         return self._leg(role, target, self.body.edited({**cleared(self.body), **also}).encode())
+
+    def aside(self, role: Role, target: Endpoint, path: bytes, body: Body, timeout_s: float) -> Leg:
+        """A question beside the request: with its headers, but a path, body and time limit of its own."""
+        leg = self._leg(role, target, body.encode())
+        return replace(leg, path=path, timeout_s=timeout_s)
 
     def with_body(self, edits: Edits) -> Call:
         """The same call with fields of its body set or removed."""

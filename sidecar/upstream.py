@@ -53,6 +53,16 @@ class Stage:
     transport: httpx.AsyncBaseTransport
 
 
+# Under which name `--enable-tls` knows the engines of a role; it does not know bootstrap servers.
+STAGE_OF = {
+    Role.PREFILL: "prefiller",
+    Role.DECODE: "decoder",
+    Role.ENCODE: "encoder",
+    Role.LOOKUP: "bootstrap",
+    Role.TOKENIZE: "decoder",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """`--prefill-max-retries` and `--prefill-retry-backoff` (seconds between attempts)."""
@@ -105,7 +115,9 @@ class Upstream:
             try:
                 return await self._answer(record, read)
             except LegFailed as failed:
-                if not failed.retryable or record.attempts > most:
+                # Whoever got as far as an answer may have read, and freed, what the leg says to read.
+                spent = record.leg.reads is not None and not isinstance(failed, EngineUnreachable)
+                if spent or not failed.retryable or record.attempts > most:
                     raise
             await asyncio.sleep(self._retries.backoff_s)
 

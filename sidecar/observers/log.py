@@ -85,6 +85,8 @@ def _leg(record: LegRecord) -> dict[str, Any]:
     }
     if leg.pull:
         fields["pull"] = {"source": leg.pull.source.p2p.netloc, "kv_request_id": leg.pull.kv_request_id}
+    if leg.reads:
+        fields["reads"] = leg.reads
     if record.attempts > 1:
         fields["attempts"] = record.attempts
     if record.error:
