@@ -7,7 +7,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
 from sidecar.settings.groups import Engines, Serving, SourceGuard, Transfer
-from sidecar.settings.groups_more import Allowlist, Configuration, MoRIIO, Observability, PeerLogging
+from sidecar.settings.groups_more import (
+    Allowlist,
+    Configuration,
+    MoRIIO,
+    Observability,
+    PeerLogging,
+    Reuse,
+)
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -15,6 +22,7 @@ GROUPS: tuple[type[Group], ...] = (
     Engines,
     Transfer,
     SourceGuard,
+    Reuse,
     Observability,
     Allowlist,
     Configuration,
@@ -28,6 +36,7 @@ class Settings(
     Engines,
     Transfer,
     SourceGuard,
+    Reuse,
     Observability,
     Allowlist,
     Configuration,

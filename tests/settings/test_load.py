@@ -61,6 +61,10 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "source_guard_good_ttl_s": 10.0,
         "source_guard_bad_ttl_s": 2.0,
         "source_guard_table_size": 1024,
+        "enable_bidirectional_kv_xfer": False,
+        "bidirectional_kv_ttl_s": 300.0,
+        "bidirectional_kv_entries": 4096,
+        "bidirectional_kv_bytes": 33554432,
         "tracing": False,
         "metrics_port": 0,
         "metrics_cert_dir": None,
@@ -388,6 +392,14 @@ def test_flags_that_matter_only_later_are_accepted() -> None:
                 "--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake",
             ],
         ),
+        (
+            ["--enable-bidirectional-kv-xfer", "--kv-connector=offloading"],
+            ["--enable-bidirectional-kv-xfer: goes with --kv-connector=nixlv2 only, not offloading"],
+        ),
+        (
+            ["--bidirectional-kv-ttl=8m"],
+            ["--bidirectional-kv-ttl: 8m is over 7m50s: decoders free blocks after 8m"],
+        ),
         (["--port=8200"], ["--port: 8200 is the same port as --model-server-port 8200"]),
         (
             ["--configuration=model-server-port: 8000"],
@@ -420,6 +432,14 @@ def test_what_does_not_go_together_is_refused(argv: list[str], problems: list[st
 
 def test_pulls_go_with_nixl() -> None:
     assert loaded("--enable-p2p-pull", "--kv-connector=nixlv2").enable_p2p_pull is True
+
+
+def test_bidirectional_transfer_goes_with_nixl_but_not_with_moriio() -> None:
+    assert (
+        loaded("--enable-bidirectional-kv-xfer", "--bidirectional-kv-ttl=470s").bidirectional_kv_ttl_s == 470
+    )
+    refused = problems_of("--enable-bidirectional-kv-xfer", "--moriio-write-mode")
+    assert "--enable-bidirectional-kv-xfer: does not go with --moriio-write-mode" in refused
 
 
 def test_a_certificate_directory_must_hold_both_files(tmp_path: Path) -> None:
