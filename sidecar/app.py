@@ -28,8 +28,8 @@ from sidecar.intake import Limits
 from sidecar.kvparams import Policy
 from sidecar.observers import Observers
 from sidecar.observers.log import ExchangeLog
-from sidecar.plan import Role
 from sidecar.planning import Planner
+from sidecar.recall import remembering
 from sidecar.routing import Rules
 from sidecar.server.run import Server, listen, server
 from sidecar.server.tls import reload_on_change, serving_context
@@ -37,7 +37,7 @@ from sidecar.services import Services
 from sidecar.settings import Settings, start_line
 from sidecar.started import StartedLegs
 from sidecar.transport import Resolver, Transport
-from sidecar.upstream import Retries, Stage, Upstream
+from sidecar.upstream import STAGE_OF, Retries, Stage, Upstream
 from sidecar.websocket import Tunnels
 
 if TYPE_CHECKING:
@@ -113,12 +113,7 @@ def build(settings: Settings, observers: Observers) -> Services:
         planner=Planner(connector, _options(settings)),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
-            {
-                Role.PREFILL: _stage(settings, "prefiller", resolver),
-                Role.DECODE: _stage(settings, "decoder", resolver),
-                Role.ENCODE: _stage(settings, "encoder", resolver),
-                Role.LOOKUP: _stage(settings, "bootstrap", resolver),
-            },
+            {role: _stage(settings, name, resolver) for role, name in STAGE_OF.items()},
             observers,
             Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
         ),
@@ -127,6 +122,7 @@ def build(settings: Settings, observers: Observers) -> Services:
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
         started=StartedLegs(settings.shutdown_grace_s),
+        turns=remembering(settings),
     )
 
 

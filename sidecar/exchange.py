@@ -95,6 +95,8 @@ class Exchange:
         call = await read_call(client, api, services.limits)
         if route.source and services.guard and not await services.guard.admits(route.source.p2p):
             route = route.without_source(NoPull.UNREACHABLE)
+        if services.turns:
+            call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
         return services.planner.plan(screened(call, route, services.limits.client_params), route)

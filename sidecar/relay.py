@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from sidecar.server.client import Client
 
 
+Write = Callable[[bytes], None]
+
+
 class Relay:
     """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_leg", "_record", "appendable")
+    __slots__ = ("_client", "_leg", "_record", "_tap", "appendable")
 
     def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
@@ -35,13 +38,17 @@ class Relay:
         self._client = client
         self._record = record
         self._leg: LegRecord | None = None
+        self._tap: Write | None = None
 
-    async def run(self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None) -> None:
+    async def run(
+        self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None, tap: Write | None = None
+    ) -> None:
         """Relay a leg's whole answer; one that ends early raises httpx's error with the head already sent.
 
         cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
+        tap: is given each piece of the engine's body after it has been written.
         """
-        self._leg = leg
+        self._leg, self._tap = leg, tap
         headers = names.relayed(raw_headers(response))
         self._record.streaming = names.is_kind(names.SSE, headers)
         if cached_tokens is None or not response.is_success or names.first(headers, names.CONTENT_ENCODING):
@@ -99,8 +106,10 @@ class Relay:
         self._write(content)
         self._client.finish()
 
-    async def _pour(self, response: httpx.Response, write: Callable[[bytes], None]) -> None:
+    async def _pour(self, response: httpx.Response, write: Write) -> None:
         """Give each piece of the body to `write`; a slow client pauses the engine."""
+        if self._tap is not None:
+            write = _beside(write, self._tap)
         stream = response.stream
         if isinstance(stream, BodyStream):
             self._client.source = stream
@@ -132,6 +141,14 @@ class Relay:
                 self._leg.first_byte_s = record.first_byte_s
         record.sent_bytes += len(piece)
         self._client.write(piece)
+
+
+def _beside(write: Write, tap: Write) -> Write:
+    def both(piece: bytes) -> None:
+        write(piece)
+        tap(piece)
+
+    return both
 
 
 def _length(headers: Headers) -> int | None:

@@ -13,6 +13,7 @@ from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
 from sidecar.observers import Observers
 from sidecar.planning import Planner
+from sidecar.recall import Turns
 from sidecar.replies import Replies
 from sidecar.started import StartedLegs
 from sidecar.upstream import Upstream
@@ -21,7 +22,8 @@ from sidecar.websocket import Tunnels
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`.
+    """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. turns: None without
+    `--enable-bidirectional-kv-xfer`.
 
     choose(n): picks one of n prefillers.
     """
@@ -36,3 +38,4 @@ class Services:
     choose: Callable[[int], int]
     started: StartedLegs
     replies: Replies = field(default_factory=Replies)
+    turns: Turns | None = None

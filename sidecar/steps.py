@@ -10,10 +10,13 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import httpx
+
 from sidecar.errors import EngineDied, LegFailed
 from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.offer import is_refused
 from sidecar.plan import Ask, Deliver, Emit, End, Finish, Leg, Offer, Plan, Reply, Start, Step
+from sidecar.recall import Listening
 from sidecar.relay import Relay
 from sidecar.replies import Key, key_of
 from sidecar.services import Services
@@ -67,9 +70,18 @@ class Steps:
                         await all_answered(self._started)
                         if isinstance(response.stream, BodyStream) and response.stream.fault:
                             raise EngineDied(deliver.leg, "decode aborted before sending a response")
-                    await self._relay.run(response, record, deliver.cached_tokens)
+                    heard = self._listening(deliver, response)
+                    await self._relay.run(
+                        response, record, deliver.cached_tokens, heard.feed if heard else None
+                    )
+                    if heard:
+                        heard.end()
             finally:
                 record.ended_s = monotonic()
+
+    def _listening(self, deliver: Deliver, response: httpx.Response) -> Listening | None:
+        turns = self._services.turns
+        return turns.listen(deliver.keep) if turns and deliver.keep and response.is_success else None
 
     def leg_record(self, leg: Leg) -> LegRecord:
         """A new record of a leg that is about to be sent."""
@@ -173,6 +185,10 @@ class Steps:
             replies.forget(asked)
         for leg in self._started:
             leg.let_go(lambda: replies.forget(asked))
+        if self._services.turns:
+            for record in self._record.legs:
+                if record.leg.reads and _failed(record):
+                    self._services.turns.forget(record.leg.reads)
 
 
 def _failed(record: LegRecord) -> bool:
