@@ -72,8 +72,11 @@ class Turns:
         """Listen to the answer that ends a turn."""
         return Listening(self, keep)
 
-    def keep(self, key: bytes, turn: Turn, params: Mapping[str, Any]) -> None:
-        """Remember a turn, less long than its blocks are kept where their engine says for how long."""
+    def keep(self, key: bytes, turn: Turn, params: Mapping[str, Any]) -> str:
+        """Remember a turn, less long than its blocks are kept where their engine says for how long.
+
+        What came of it: "kept", or "expired" already.
+        """
         now_s = self._now_s()
         until_s = now_s + self._bounds.ttl_s
         # The decoder is on this machine, so its clock is ours (vLLM 0.32: its scheduler's perf_counter).
@@ -81,13 +84,17 @@ class Turns:
         if isinstance(expiry_s, float) and now_s < expiry_s:
             until_s = min(until_s, expiry_s - _MARGIN_S)
         if until_s <= now_s:
-            self.counts["expired"] += 1
-            return
+            return self.counted("expired")
         self._drop(key)
         self._kept[key] = (until_s, turn)
         self._bytes += _size(turn)
-        self.counts["kept"] += 1
         self._make_room(now_s)
+        return self.counted("kept")
+
+    def counted(self, label: str) -> str:
+        """The label, counted."""
+        self.counts[label] += 1
+        return label
 
     def forget(self, engine_id: str) -> None:
         """A read from this engine failed: it may have been started anew, and then none of its blocks is."""
@@ -134,18 +141,16 @@ class Listening:
         self._heard = heard = Heard()
         self.feed = heard.feed
 
-    def end(self) -> None:
-        """The answer has gone out whole."""
+    def end(self) -> str:
+        """The answer has gone out whole. What came of its turn, by a short label."""
         heard, turns = self._heard, self._turns
         heard.end()
         if heard.lost is not None:
-            turns.counts[heard.lost] += 1
-            return
+            return turns.counted(heard.lost)
         turn = turn_of(self._keep, heard.params)
         if turn is None:
-            turns.counts["params_unusable"] += 1
-            return
-        turns.keep(self._keep.conversation.key(heard.text), turn, heard.params)
+            return turns.counted("params_unusable")
+        return turns.keep(self._keep.conversation.key(heard.text), turn, heard.params)
 
 
 def remembering(settings: Settings) -> Turns | None:

@@ -75,7 +75,7 @@ class Steps:
                         response, record, deliver.cached_tokens, heard.feed if heard else None
                     )
                     if heard:
-                        heard.end()
+                        self._record.turn = heard.end()
             finally:
                 record.ended_s = monotonic()
 

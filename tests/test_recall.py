@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.call import Call
 from sidecar.recall import Bounds, Turns
-from sidecar.turns import Turn, prompt_digest
+from sidecar.turns import Keep, Turn, prompt_digest
 from tests.connectors.play import SOURCE, call_of, route_of
 
 SECRET = b"s" * 64
@@ -152,6 +152,40 @@ def test_an_engine_whose_blocks_could_not_be_read_is_forgotten_whole() -> None:
         remember(turns, user, turn_named(engine))
     turns.forget("gone")
     assert [found(turns, user) is not None for user in "uvw"] == [False, True, False]
+
+
+ANSWER: dict[str, Any] = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}],
+    "kv_transfer_params": {
+        "do_remote_decode": True,
+        "remote_engine_id": "e",
+        "remote_request_id": "r",
+        "remote_host": "h",
+        "remote_port": 1,
+        "remote_block_ids": [[1]],
+        "remote_num_tokens": 4,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        (ANSWER, "kept"),
+        ({**ANSWER, "kv_transfer_params": None}, "answer_without_params"),
+        ({**ANSWER, "kv_transfer_params": {"do_remote_decode": False}}, "params_unusable"),
+        ({**ANSWER, "choices": 1}, "answer_unreadable"),
+    ],
+)
+def test_what_came_of_an_answer_is_told_and_counted(answer: dict[str, Any], label: str) -> None:
+    turns = memory(Clock())
+    talk = turns.looked_up(request("u"), ROUTE).conversation
+    assert talk is not None
+    listening = turns.listen(Keep(talk, 3, prompt_digest([1, 2, 3])))
+    listening.feed(json.dumps(answer).encode())
+    assert listening.end() == label
+    assert turns.counts == {label: 1}
+    assert (found(turns, "u") is not None) == (label == "kept")
 
 
 def test_only_chats_with_a_prefiller_are_looked_up() -> None:

@@ -65,6 +65,8 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
         fields["source"] = record.route.named_source.netloc
     if record.route and record.route.no_pull:
         fields["reason"] = str(record.route.no_pull)
+    if record.turn:
+        fields["turn"] = str(record.turn)
     if record.error:
         fields["error"] = record.error
     if record.detail:

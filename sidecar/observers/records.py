@@ -23,6 +23,7 @@ class ExchangeRecord:
     client, None when nothing was sent. error: a short label. detail: what the client was told of it.
     Neither has text of a body. streaming: the client gets
     an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller computed them.
+    turn: what came of remembering the turn of a chat, by a short label; None without that.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     """
 
@@ -39,6 +40,7 @@ class ExchangeRecord:
     detail: str | None = None
     streaming: bool = False
     handoff_lost: str | None = None
+    turn: str | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0
