@@ -96,6 +96,8 @@ class Exchange:
         route = services.planner.settled(call, named)
         if route.source and (refusal := await self._refusal(route.source, route)):
             route = route.without_source(refusal)
+        if services.turns:
+            call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
         return services.planner.plan(screened(call, route, services.limits.client_params), route)
@@ -125,7 +127,7 @@ class Exchange:
         self._record.route = Route(decoder)
         headers = names.tunnelled(client.headers)
         leg = Leg(Role.DECODE, decoder, client.method, client.target, headers, content=b"")
-        await self._services.tunnels.run(client, self._steps.leg_record(leg))
+        await self._services.tunnels.run(client, self._steps.legs.record_of(leg))
 
     def _cancelled(self) -> None:
         """The client is gone; or it is there, and the server cuts what its grace did not suffice for."""

@@ -99,5 +99,5 @@ def _without_prefiller(failed: LegFailed) -> bool:
             return failed.retryable
         case Role.LOOKUP:
             return failed.retryable or isinstance(failed, EngineSilent)
-        case Role.DECODE | Role.ENCODE:
+        case Role.DECODE | Role.ENCODE | Role.TOKENIZE:
             return False

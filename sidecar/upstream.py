@@ -115,7 +115,9 @@ class Upstream:
                 async with self.send(record, plain=read is parsed) as response:
                     return await read(record, response)
             except LegFailed as failed:
-                if not failed.retryable or record.attempts > most:
+                # Whoever got as far as an answer may have read, and freed, what the leg says to read.
+                spent = record.leg.reads is not None and not isinstance(failed, EngineUnreachable)
+                if spent or not failed.retryable or record.attempts > most:
                     raise
             await asyncio.sleep(self._retries.backoff_s)
 
