@@ -28,6 +28,8 @@ class ExchangeRecord:
     alone: why no prefiller was asked although the route names one. held: the answer waited for a started
     leg's (`plan.Deliver.after_started`).
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
+    writes: in how many pieces the answer's body was written. request_bytes: of the request's body as it was
+    sent, where it was read.
     """
 
     method: str
@@ -48,6 +50,8 @@ class ExchangeRecord:
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0
+    writes: int = 0
+    request_bytes: int = 0
     legs: list[LegRecord] = field(default_factory=list)
 
 

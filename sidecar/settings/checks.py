@@ -43,6 +43,8 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     """Name what does not go together; `name` gives a field's name as the user gave it."""
     yield from _pulls(settings, name)
     yield from _ports(settings, name)
+    if settings.metrics_peers and not settings.metrics_port:
+        yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
     yield from _moriio(settings, name)
 
