@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from pathlib import Path
 
 from sidecar import gauges
 from sidecar.app import Shared, server_of
@@ -12,9 +15,12 @@ from sidecar.observers.families import CONNECTIONS, GUARD_SOURCES, LOOP_LAG, WOR
 from sidecar.parts import build
 from sidecar.server.run import listen
 from sidecar.settings import load
+from tests.commands import command
 from tests.engines import complete, scripted
-from tests.serving import BODY, SOURCE, Said, Served
+from tests.serving import BODY, SOURCE, Said, Served, post
 from tests.test_answers import closed_port
+from tests.test_metrics_port import PREFIX, ask, get
+from tests.test_processes import MANY, TWO, answers, connected, stream, workers
 
 FLAGS = ("--secure-serving=false", "--kv-connector=offloading")
 
@@ -48,6 +54,24 @@ async def test_connections_sources_and_the_process_are_shown_and_gone_when_it_en
         assert board.totals()[GUARD_SOURCES.cell("good")] == 0.0
         await served.stop()
         assert board.totals()[WORKERS.first] == 0.0
+
+
+async def test_what_a_killed_process_had_is_gone_with_it(tmp_path: Path) -> None:
+    metrics = closed_port()
+    shows = [f"{PREFIX}requests_in_flight 0.0", f"{PREFIX}workers 2.0"]
+    flags = (TWO, f"--metrics-port={metrics}")
+    async with scripted(stream) as engine, command(tmp_path, engine.port, *flags) as sidecar:
+        pids = await workers(sidecar)
+        pairs = await connected(sidecar.port)
+        for _, writer in pairs:
+            writer.write(post())
+        await engine.came(MANY)
+        os.kill(pids[0], signal.SIGKILL)
+        await answers(pairs)
+        await workers(sidecar)
+        async with asyncio.timeout(10):
+            while not set(shows) <= set((await ask(metrics, get("/metrics"))).body.decode().splitlines()):
+                await asyncio.sleep(0.05)
 
 
 async def test_a_loop_that_is_held_up_is_seen_as_lag() -> None:

@@ -23,7 +23,7 @@ from tests.queries import (
     panel_queries,
     variable_queries,
 )
-from tests.serving import SOURCE, post
+from tests.serving import BODY, SOURCE, post
 from tests.test_answers import closed_port
 from tests.test_metrics_port import ask, get
 from tests.test_verify import Engine
@@ -89,6 +89,8 @@ async def test_every_query_of_the_dashboard_has_an_answer_in_a_real_prometheus(t
             f'{P}source_pulled_bytes_total{{source!="other"}}': 4096,
             f"{P}time_to_first_token_seconds_count": 2,
             f"{P}stream_write_interval_mean_seconds_count": 2,
+            f"{P}request_body_bytes_sum": 2 * len(b'{"stream":true}') + 2 * len(BODY),
+            f"{P}answer_body_bytes_count": 4,
             f"{P}requests_in_flight": 0,
             f"{P}workers": 1,
             "count_over_time(up[1h]) > bool 3": 1,
