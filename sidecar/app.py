@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
-from sidecar.counters import UNCOUNTED, Counters
+from sidecar import gauges
+from sidecar.counters import UNCOUNTED
 from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
+from sidecar.observers.board import Row, RowCounters
 from sidecar.parts import build
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
@@ -48,12 +50,15 @@ def server_of(
     shared: Shared | None = None,
     *,
     rank: int = 0,
-    counters: Counters = UNCOUNTED,
+    row: Row | None = None,
 ) -> Server:
-    """The whole sidecar of one rank as a server that is given its listening sockets."""
+    """The whole sidecar of one rank as a server that is given its listening sockets.
+
+    row: where this process counts; None while metrics are off.
+    """
     shared = shared or Shared(serving_tls(settings))
-    services = build(settings, watchers, rank=rank, counters=counters)
-    front = Front(services, own_endpoints(services, settings, shared))
+    services = build(settings, watchers, rank=rank, counters=UNCOUNTED if row is None else RowCounters(row))
+    front = Front(services, own_endpoints(services, settings, shared, row))
     return server(front, shared.tls, settings.shutdown_grace_s)
 
 
@@ -76,7 +81,7 @@ class Front:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
 
 
-def own_endpoints(services: Services, settings: Settings, shared: Shared) -> FastAPI:
+def own_endpoints(services: Services, settings: Settings, shared: Shared, row: Row | None) -> FastAPI:
     """The endpoints that the sidecar answers itself, and what runs beside the exchanges."""
 
     @contextlib.asynccontextmanager
@@ -92,6 +97,8 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
                 await stack.enter_async_context(services.rescuer)
             verifying = background.create_task(services.verifier.run())
             stack.callback(verifying.cancel)
+            if row is not None:
+                stack.callback(background.create_task(gauges.keep(row, services)).cancel)
             for context, directory in _certificates(settings, shared):
                 poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
                 stack.callback(poll.cancel)

@@ -93,6 +93,7 @@ class Exchange:
         services, client = self._services, self._client
         named = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
+        self._record.request_bytes = client.body_bytes
         route = services.planner.settled(call, named)
         if route.source and (refusal := await self._refusal(route.source, route)):
             route = route.without_source(refusal)

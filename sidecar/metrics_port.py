@@ -15,28 +15,30 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from sidecar.observers.board import Board
+from sidecar.observers.peers import PeerBoard
 from sidecar.server.run import beside
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPort:
-    """What is needed to serve it. tls: None for plain HTTP."""
+    """What is needed to serve it. tls: None for plain HTTP. peers: None without `--metrics-peers`."""
 
     listener: socket.socket
     tls: ssl.SSLContext | None
     board: Board
+    peers: PeerBoard | None = None
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Serve it in the running loop for as long as the block lasts."""
-        async with beside(_endpoints(self.board), self.tls, self.listener):
+        async with beside(_endpoints(self.board, self.peers), self.tls, self.listener):
             yield
 
 
-def _endpoints(board: Board) -> FastAPI:
+def _endpoints(board: Board, peers: PeerBoard | None = None) -> FastAPI:
     from sidecar.observers.exposition import CONTENT_TYPE, Exposition  # only when there is such a port
 
-    exposition = Exposition(board)
+    exposition = Exposition(board, peers)
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(openapi_url=None, telemetry=silent)
 

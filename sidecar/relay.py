@@ -163,7 +163,7 @@ class Relay:
     def _note_sent(self, leg: LegRecord | None = None) -> None:
         record, client = self._record, self._client
         record.first_byte_s = client.first_byte_s
-        record.sent_bytes = client.sent_bytes
+        record.sent_bytes, record.writes = client.sent_bytes, client.writes
         if leg is not None:
             leg.first_byte_s = client.first_byte_s
 

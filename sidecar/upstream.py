@@ -28,7 +28,7 @@ from sidecar.errors import (
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
 from sidecar.replying import Reading, parsed, unread
-from sidecar.transport import BodyStream, Place, RawRequest
+from sidecar.transport import BodyStream, Place, RawRequest, Transport
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -75,6 +75,13 @@ class Upstream:
         plain: the answer will be read or rewritten, so no compression is offered to the engine.
         """
         return Sending(self._stages[record.leg.role], self._observers, record, upload, plain=plain)
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many connections to engines carry a request and how many wait for one."""
+        transports = [stage.transport for stage in self._stages.values()]
+        counts = [transport.standing for transport in transports if isinstance(transport, Transport)]
+        return sum(busy for busy, _ in counts), sum(idle for _, idle in counts)
 
     async def aclose(self) -> None:
         """Close every connection to the engines."""

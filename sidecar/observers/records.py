@@ -30,6 +30,8 @@ class ExchangeRecord:
     decode's legs have `leg.chunk`. turn: what came of remembering the turn of a chat, by a short label; None
     without that.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
+    writes: in how many pieces the answer's body was written. request_bytes: of the request's body as it was
+    sent, where it was read.
     """
 
     method: str
@@ -52,6 +54,8 @@ class ExchangeRecord:
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0
+    writes: int = 0
+    request_bytes: int = 0
     legs: list[LegRecord] = field(default_factory=list)
 
 

@@ -48,6 +48,8 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     yield from _pulls(settings, name)
     yield from _reuse(settings, name)
     yield from _ports(settings, name)
+    if settings.metrics_peers and not settings.metrics_port:
+        yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
     yield from _moriio(settings, name)
 

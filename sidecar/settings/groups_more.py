@@ -61,6 +61,10 @@ class Observability(Group):
             "Empty: plain HTTP."
         ),
     ] = None
+    # Fourteen series for each, of at most 256 (observers/peers.py).
+    metrics_peers: Annotated[
+        kinds.Boolean, Flag("Count pulls by source too, 256 of them at most. With --metrics-port only.")
+    ] = False
     log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
     log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"
 

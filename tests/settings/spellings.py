@@ -51,6 +51,7 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "tracing": ("true", True),
     "metrics-port": ("9090", 9090),
     "metrics-cert-dir": ("/metrics", Path("/metrics")),
+    "metrics-peers": ("true", True),
     "log-level": ("warning", "warning"),
     "log-format": ("text", "text"),
     "enable-ssrf-protection": ("true", True),

@@ -77,6 +77,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "tracing": False,
         "metrics_port": 0,
         "metrics_cert_dir": None,
+        "metrics_peers": False,
         "log_level": "info",
         "log_format": "json",
         "enable_ssrf_protection": False,
@@ -402,6 +403,7 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
             ],
             ["--port: 65534 and the 3 ranks' ports above it pass 65535"],
         ),
+        (["--metrics-peers"], ["--metrics-peers: goes with --metrics-port only"]),
         (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
         (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
         (
