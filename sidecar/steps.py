@@ -71,7 +71,7 @@ class Steps:
             await self._deliver(deliver, record, upload)
             return
         try:
-            async with rescuer.watch(record):
+            with rescuer.watch(record, self._client.task):
                 await self._deliver(deliver, record, upload)
         except Stalled:
             await self.deliver(replace(deliver, leg=unpulled(leg)))
@@ -87,8 +87,8 @@ class Steps:
                         await all_answered(self._started)
                         if isinstance(response.stream, BodyStream) and response.stream.fault:
                             raise EngineDied(deliver.leg)
-                    if deliver.leg.pull is not None:
-                        await self._begun(response)
+                    if deliver.leg.pull is not None and self._services.rescuer is not None:
+                        await _begun(response)
                     await self._relay.run(response, record, deliver.cached_tokens)
             except EngineDied as died:
                 if not deliver.after_started or self._client.started:
@@ -96,12 +96,6 @@ class Steps:
                 raise EngineDied(died.leg, "decode aborted before sending a response") from died
             finally:
                 record.ended_s = monotonic()
-
-    async def _begun(self, response: httpx.Response) -> None:
-        """Hold a head back until its body begins: a stream's head comes before the pull that may hang."""
-        stream = response.stream
-        if self._services.rescuer and isinstance(stream, BodyStream) and not stream.arrived:
-            await stream.more()
 
     def leg_record(self, leg: Leg) -> LegRecord:
         """A new record of a leg that is about to be sent."""
@@ -183,7 +177,7 @@ class Steps:
         if leg.pull is None or rescuer is None:
             return await self._services.upstream.ask(record)
         try:
-            async with rescuer.watch(record):
+            with rescuer.watch(record, self._client.task):
                 return await self._services.upstream.ask(record)
         except Stalled:
             return await self._ask_one(unpulled(leg))
@@ -233,6 +227,13 @@ class Steps:
             replies.forget(asked)
         for leg in self._started:
             leg.let_go(lambda: replies.forget(asked))
+
+
+async def _begun(response: httpx.Response) -> None:
+    """Hold a head back until its body begins: a stream's head comes before the pull that may hang."""
+    stream = response.stream
+    if isinstance(stream, BodyStream) and not stream.arrived:
+        await stream.more()
 
 
 def _failed(record: LegRecord) -> bool:
