@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from sidecar.errors import LegFailed
 from sidecar.observers import ExchangeRecord, LegRecord
@@ -16,14 +17,18 @@ from sidecar.replies import Key, key_of
 from sidecar.rescue import Stalled, unpulled
 from sidecar.services import Services
 
+if TYPE_CHECKING:
+    from sidecar.server.client import Client
+
 
 class Legs:
     """The legs of one exchange. asked: the questions whose answers may have been remembered ones."""
 
-    __slots__ = ("_record", "_services", "asked")
+    __slots__ = ("_client", "_record", "_services", "asked")
 
-    def __init__(self, services: Services, record: ExchangeRecord) -> None:
+    def __init__(self, services: Services, client: Client, record: ExchangeRecord) -> None:
         self._services = services
+        self._client = client
         self._record = record
         self.asked: list[Key] = []
 
@@ -51,7 +56,7 @@ class Legs:
         if leg.pull is None or rescuer is None:
             return await self._services.upstream.ask(record)
         try:
-            async with rescuer.watch(record):
+            with rescuer.watch(record, self._client.task):
                 return await self._services.upstream.ask(record)
         except Stalled:
             return await self._one(unpulled(leg))

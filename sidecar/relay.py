@@ -57,7 +57,7 @@ class Relay:
         self._record.streaming = kind == names.SSE
         length = _length(said)
         self.appendable = kind == names.SSE and plain and length is None
-        tokens = cached_tokens if response.is_success and plain else None
+        tokens = cached_tokens if cached_tokens is not None and response.is_success and plain else None
         try:
             if tokens is not None and kind == names.SSE:
                 await self._events(response, names.without(headers, names.CONTENT_LENGTH), tokens)
@@ -106,7 +106,7 @@ class Relay:
                 if b'"usage"' in piece:
                     _note_usage(leg, piece)
             else:
-                tail = (tail + piece)[-_USAGE_BYTES:]
+                tail = (tail + piece)[-_USAGE_BYTES:] if tail else piece[-_USAGE_BYTES:]
                 _note_usage(leg, tail)
 
         return write

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sidecar import __version__, headers, logs
 from sidecar.app import Shared, server_of, serving_tls
 from sidecar.counters import Event
-from sidecar.heap import keep_freed_memory
+from sidecar.heap import collect_seldom, keep_freed_memory
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.observers.board import Board, RowCounters
@@ -86,6 +86,7 @@ def _run(
         serving = server_of(settings, _observers(shared, seat, tracing), shared, rank=seat.rank, row=row)
         started()
         listener = ports.listener(seat.rank)
+        collect_seldom()
     except PortTaken as taken:
         return _refuse(1, str(taken))
     except ValueError as error:  # says which variable or flag

@@ -44,7 +44,7 @@ class Steps:
         self._record = record
         self._relay = relay
         self._started: list[StartedLeg] = []
-        self.legs = Legs(services, record)
+        self.legs = Legs(services, client, record)
 
     async def play(self, plan: Plan) -> None:
         """Run the plan to its end. Raises the failure that the plan let through."""
@@ -75,7 +75,7 @@ class Steps:
             await self._deliver(deliver, record, upload)
             return
         try:
-            async with rescuer.watch(record):
+            with rescuer.watch(record, self._client.task):
                 await self._deliver(deliver, record, upload)
         except Stalled:
             await self.deliver(replace(deliver, leg=unpulled(leg)))
@@ -91,8 +91,8 @@ class Steps:
                         await all_answered(self._started)
                         if isinstance(response.stream, BodyStream) and response.stream.fault:
                             raise EngineDied(deliver.leg)
-                    if deliver.leg.pull is not None:
-                        await self._begun(response)
+                    if deliver.leg.pull is not None and self._services.rescuer is not None:
+                        await _begun(response)
                     heard = self._listening(deliver, response)
                     await self._relay.run(
                         response, record, deliver.cached_tokens, heard.feed if heard else None
@@ -109,12 +109,6 @@ class Steps:
     def _listening(self, deliver: Deliver, response: httpx.Response) -> Listening | None:
         turns = self._services.turns
         return turns.listen(deliver.keep) if turns and deliver.keep and response.is_success else None
-
-    async def _begun(self, response: httpx.Response) -> None:
-        """Hold a head back until its body begins: a stream's head comes before the pull that may hang."""
-        stream = response.stream
-        if self._services.rescuer and isinstance(stream, BodyStream) and not stream.arrived:
-            await stream.more()
 
     async def _settle(self, plan: Plan) -> End | None:
         """Run the steps until one of them answered the client (None) or the plan says what does."""
@@ -211,6 +205,13 @@ class Steps:
             for record in self._record.legs:
                 if record.leg.reads and _failed(record):
                     self._services.turns.forget(record.leg.reads)
+
+
+async def _begun(response: httpx.Response) -> None:
+    """Hold a head back until its body begins: a stream's head comes before the pull that may hang."""
+    stream = response.stream
+    if isinstance(stream, BodyStream) and not stream.arrived:
+        await stream.more()
 
 
 def _failed(record: LegRecord) -> bool:
