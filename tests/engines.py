@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -78,6 +80,12 @@ class Answer:
 
     def drop(self) -> None:
         """End the connection here."""
+        self._writer.transport.abort()
+
+    def reset(self) -> None:
+        """End the connection here with a reset, so that what was written may be lost too (socket(7))."""
+        sock = self._writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
 
