@@ -17,6 +17,7 @@ from sidecar import problem, routing
 from sidecar.errors import (
     LegFailed,
     LegRefused,
+    OutOfMemory,
     ShuttingDown,
     SidecarError,
 )
@@ -74,6 +75,8 @@ class Exchange:
             except asyncio.CancelledError:
                 self._cancelled()
                 raise
+            except MemoryError:
+                self._fail(OutOfMemory("the sidecar has no memory for this request"))
             except Exception:
                 logger.exception("a fault of the sidecar ended an exchange")
                 self._fail(SidecarError())
