@@ -16,20 +16,26 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Response
 
 from sidecar.counters import UNCOUNTED, Counters
+from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.parts import build
+from sidecar.readiness import Condition, Readiness
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
 from sidecar.settings import Settings
+from sidecar.stages import engine_tls
 
 if TYPE_CHECKING:
     from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
 _CERT_POLL_S = 10.0
+
+# vLLM 0.32 and SGLang have no /ready on the port of their API (vLLM's dp_supervisor.py has, on its own).
+_OWN_PATHS = frozenset(("/health", "/ready"))
 
 Scope = MutableMapping[str, Any]
 
@@ -53,8 +59,15 @@ def server_of(
     """The whole sidecar of one rank as a server that is given its listening sockets."""
     shared = shared or Shared(serving_tls(settings))
     services = build(settings, watchers, rank=rank, counters=counters)
-    front = Front(services, own_endpoints(services, settings, shared))
-    return server(front, shared.tls, settings.shutdown_grace_s)
+    conditions: list[Condition] = []
+    ready = Readiness([services.rules.decoder], engine_tls(settings, "decoder"), conditions)
+    serving = server(
+        Front(services, own_endpoints(services, settings, shared, ready)),
+        shared.tls,
+        settings.shutdown_grace_s,
+    )
+    conditions.append(lambda: "the sidecar is shutting down" if serving.should_exit else None)
+    return serving
 
 
 class Front:
@@ -70,13 +83,13 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Our own endpoints and the lifespan go to FastAPI; every other request is an exchange."""
-        if scope["type"] != "http" or (scope["path"] == "/health" and scope["method"] == "GET"):
+        if scope["type"] != "http" or (scope["path"] in _OWN_PATHS and scope["method"] == "GET"):
             await self._own(scope, receive, send)
         else:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
 
 
-def own_endpoints(services: Services, settings: Settings, shared: Shared) -> FastAPI:
+def own_endpoints(services: Services, settings: Settings, shared: Shared, ready: Readiness) -> FastAPI:
     """The endpoints that the sidecar answers itself, and what runs beside the exchanges."""
 
     @contextlib.asynccontextmanager
@@ -94,7 +107,7 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
                 poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
                 stack.callback(poll.cancel)
             if shared.metrics:
-                await stack.enter_async_context(shared.metrics.serving())
+                await stack.enter_async_context(shared.metrics.serving(_of_all_ranks(ready, settings)))
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -105,7 +118,15 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
     async def health() -> Response:
         return Response(status_code=200)
 
+    app.get("/ready")(ready.answer)
     return app
+
+
+def _of_all_ranks(ready: Readiness, settings: Settings) -> Readiness:
+    """The metrics port is one for all ranks, whichever process answers there."""
+    first = settings.model_server_port
+    engines = [Endpoint("localhost", first + rank) for rank in range(settings.data_parallel_size)]
+    return Readiness(engines, ready.tls, ready.conditions)
 
 
 def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:

@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from sidecar.observers.board import Board
+from sidecar.readiness import Readiness
 from sidecar.server.run import beside
 
 
@@ -27,13 +28,13 @@ class MetricsPort:
     board: Board
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Serve it in the running loop for as long as the block lasts."""
-        async with beside(_endpoints(self.board), self.tls, self.listener):
+    async def serving(self, ready: Readiness) -> AsyncIterator[None]:
+        """Serve it, `/ready` with what `ready` says, in the running loop for as long as the block lasts."""
+        async with beside(_endpoints(self.board, ready), self.tls, self.listener):
             yield
 
 
-def _endpoints(board: Board) -> FastAPI:
+def _endpoints(board: Board, ready: Readiness) -> FastAPI:
     from sidecar.observers.exposition import CONTENT_TYPE, Exposition  # only when there is such a port
 
     exposition = Exposition(board)
@@ -44,4 +45,9 @@ def _endpoints(board: Board) -> FastAPI:
     async def metrics() -> Response:
         return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
 
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(status_code=200)
+
+    app.get("/ready")(ready.answer)
     return app

@@ -134,6 +134,7 @@ class ScriptedEngine:
     requests: list[Got] = field(default_factory=list)
     connections: int = 0
     open: int = 0
+    stop_accepting: Callable[[], None] = lambda: None
 
     @property
     def netloc(self) -> str:
@@ -231,6 +232,7 @@ async def scripted(
 
     server = await asyncio.start_server(accept, host, port, limit=1 << 26, ssl=tls)
     engine.port = server.sockets[0].getsockname()[1]
+    engine.stop_accepting = server.close
     try:
         yield engine
     finally:
