@@ -17,6 +17,7 @@ from sidecar import problem, routing
 from sidecar.errors import (
     LegFailed,
     LegRefused,
+    OutOfMemory,
     ShuttingDown,
     SidecarError,
 )
@@ -74,6 +75,8 @@ class Exchange:
             except asyncio.CancelledError:
                 self._cancelled()
                 raise
+            except MemoryError:
+                self._fail(OutOfMemory("the sidecar has no memory for this request"))
             except Exception:
                 logger.exception("a fault of the sidecar ended an exchange")
                 self._fail(SidecarError())
@@ -137,12 +140,15 @@ class Exchange:
             self._fail(ShuttingDown("the sidecar is shutting down"))
 
     def _fail(self, error: SidecarError) -> None:
-        """Tell the client: a whole error answer before the first byte, a cut stream after it."""
+        """Tell the client: a whole error answer before the first byte, a cut stream after it.
+
+        An engine whose answer turns out bad in the read that brought its head has given no byte either.
+        """
         record, client = self._record, self._client
         record.error = error.label if isinstance(error, LegFailed) else error.type
         record.detail = error.message
         anthropic = record.api is not None and record.api.anthropic
-        if client.started:
+        if client.started and not client.retract():
             self._cut(error, anthropic=anthropic)
         elif isinstance(error, LegRefused):
             self._relay.reply(error.reply)

@@ -16,6 +16,7 @@ from fastapi import FastAPI, Response
 
 from sidecar.observers.board import Board
 from sidecar.observers.peers import PeerBoard
+from sidecar.readiness import Readiness
 from sidecar.server.run import beside
 
 
@@ -29,13 +30,13 @@ class MetricsPort:
     peers: PeerBoard | None = None
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Serve it in the running loop for as long as the block lasts."""
-        async with beside(_endpoints(self.board, self.peers), self.tls, self.listener):
+    async def serving(self, ready: Readiness) -> AsyncIterator[None]:
+        """Serve it, `/ready` with what `ready` says, in the running loop for as long as the block lasts."""
+        async with beside(_endpoints(self.board, self.peers, ready), self.tls, self.listener):
             yield
 
 
-def _endpoints(board: Board, peers: PeerBoard | None = None) -> FastAPI:
+def _endpoints(board: Board, peers: PeerBoard | None, ready: Readiness) -> FastAPI:
     from sidecar.observers.exposition import CONTENT_TYPE, Exposition  # only when there is such a port
 
     exposition = Exposition(board, peers)
@@ -46,4 +47,9 @@ def _endpoints(board: Board, peers: PeerBoard | None = None) -> FastAPI:
     async def metrics() -> Response:
         return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
 
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(status_code=200)
+
+    app.get("/ready")(ready.answer)
     return app

@@ -24,11 +24,12 @@ from sidecar.errors import (
     EngineSilent,
     EngineUnreachable,
     LegFailed,
+    NoResources,
 )
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
 from sidecar.replying import Reading, parsed, unread
-from sidecar.transport import BodyStream, Place, RawRequest, Transport
+from sidecar.transport import OWN_FAULTS, BodyStream, Place, RawRequest, Transport
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -226,6 +227,8 @@ def _silent(leg: Leg) -> LegFailed:
 def _mapped(error: BaseException, leg: Leg) -> BaseException:
     """An httpx exception as the tree names it; everything else as it is."""
     match error:
+        case httpx.ConnectError() if getattr(error.__cause__, "errno", None) in OWN_FAULTS:
+            return NoResources(leg)
         case httpx.ConnectTimeout() if leg.role is Role.DECODE:
             return EngineConnectTimeout(leg)
         case httpx.ConnectError() if leg.role is Role.DECODE:

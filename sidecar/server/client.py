@@ -187,6 +187,14 @@ class Client(Request):
             self._end()
             self._connection.cut(self)
 
+    def retract(self) -> bool:
+        """Take the answer back if nothing of it has left yet, head included; whether another can begin."""
+        if self.ended or self._head is None:
+            return False
+        self._head = None
+        self._body_end = _UNDECIDED
+        return True
+
     def fail(self) -> None:
         """The application gave up: a 500 if nothing was sent, a cut otherwise."""
         if self.ended:

@@ -239,6 +239,20 @@ async def test_a_dropped_answer_without_length_is_seen_as_a_reset() -> None:
         assert await caller.reset()
 
 
+async def test_an_answer_of_which_nothing_has_left_can_be_taken_back_and_another_given() -> None:
+    def application(client: Client) -> None:
+        client.start(200, [(b"x-first", b"1")], body_length=None)
+        assert client.retract()
+        client.start(502, [(b"x-second", b"2")], body_length=2)
+        client.write(b"no")
+        assert not client.retract()
+        client.finish()
+
+    answer = await asked(application, get())
+    assert (answer.status, answer.body) == (502, b"no")
+    assert answer.headers == [(b"x-second", b"2"), (b"content-length", b"2")]
+
+
 async def test_a_head_without_a_body_yet_is_not_sent_when_the_answer_is_dropped() -> None:
     async def application(client: Client) -> None:
         client.start(200, [], body_length=0)
