@@ -60,28 +60,25 @@ class Exchange:
         """Answer the client, whatever happens; only cancellation (the client is gone) comes out."""
         record = self._record
         try:
-            await self._run_observed(record)
+            with self._services.observers.exchange(record):
+                try:
+                    await self._answer()
+                except SidecarError as error:
+                    self._fail(error)
+                except asyncio.CancelledError:
+                    self._cancelled()
+                    raise
+                except MemoryError:
+                    self._fail(OutOfMemory("the sidecar has no memory for this request"))
+                except Exception:
+                    logger.exception("a fault of the sidecar ended an exchange")
+                    self._fail(SidecarError())
+                finally:
+                    record.ended_s = monotonic()
         finally:
             # Records of an exchange and its legs refer to each other, and legs hold bodies: without this they
             # would all wait for the cyclic collector.
             record.legs.clear()
-
-    async def _run_observed(self, record: ExchangeRecord) -> None:
-        with self._services.observers.exchange(record):
-            try:
-                await self._answer()
-            except SidecarError as error:
-                self._fail(error)
-            except asyncio.CancelledError:
-                self._cancelled()
-                raise
-            except MemoryError:
-                self._fail(OutOfMemory("the sidecar has no memory for this request"))
-            except Exception:
-                logger.exception("a fault of the sidecar ended an exchange")
-                self._fail(SidecarError())
-            finally:
-                record.ended_s = monotonic()
 
     async def _answer(self) -> None:
         if self._client.tunnel_requested:
@@ -90,9 +87,13 @@ class Exchange:
         if self._record.api is None:
             await self._pass_through()
             return
-        await self._steps.play(await self._plan(self._record.api))
+        plan = await self._plan(self._record.api)
+        if isinstance(plan, Deliver):
+            await self._steps.deliver(plan)
+        else:
+            await self._steps.play(plan)
 
-    async def _plan(self, api: apis.Api) -> Plan:
+    async def _plan(self, api: apis.Api) -> Plan | Deliver:
         services, client = self._services, self._client
         named = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
@@ -104,15 +105,16 @@ class Exchange:
             call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
-        return services.planner.plan(screened(call, route, services.limits.client_params), route)
+        call = screened(call, route, services.limits.client_params)
+        return services.planner.end(call, route) or services.planner.plan(call, route)
 
     async def _refusal(self, source: Peer, route: Route) -> NoPull | None:
         """Why a source is not to be pulled from now."""
-        services = self._services
+        services, p2p = self._services, source.p2p
         engine = route.prefiller.endpoint if route.prefiller else route.decoder
-        if services.guard and not await services.guard.admits(source.p2p):
+        if services.guard and not await services.guard.admits(p2p):
             return NoPull.UNREACHABLE
-        if services.yields.suspended(source.p2p):
+        if services.yields.suspended(p2p):
             return NoPull.SILENT
         return NoPull.SUSPENDED if services.rescuer and services.rescuer.suspended(engine) else None
 

@@ -12,23 +12,13 @@ from sidecar import problem
 from sidecar.server.admission import Head
 from sidecar.server.framing import BodyEnd, frame, last_chunk, response_head
 from sidecar.server.inbound import BodyTooLarge, ClientGone
-from sidecar.server.request import Inlet, Request
+from sidecar.server.request import Inlet, Request, Source
 
 __all__ = ["BodyTooLarge", "Client", "ClientGone", "Source"]
 
 
 # Looking a member up in an enumeration costs a tenth of relaying an event (CPython 3.11).
 _UNDECIDED, _LENGTH, _CHUNKS = BodyEnd.UNDECIDED, BodyEnd.LENGTH, BodyEnd.CHUNKS
-
-
-class Source(Protocol):
-    """Where an answer comes from; stopped while the client is slow (both calls idempotent)."""
-
-    def pause(self) -> None:
-        """Stop bringing bytes."""
-
-    def resume(self) -> None:
-        """Bring bytes again."""
 
 
 class Connection(Inlet, Protocol):

@@ -19,6 +19,16 @@ class Inlet(Valve, Protocol):
     peer: tuple[str, int] | None
 
 
+class Source(Protocol):
+    """Where an answer comes from; stopped while the client is slow (both calls idempotent)."""
+
+    def pause(self) -> None:
+        """Stop bringing bytes."""
+
+    def resume(self) -> None:
+        """Bring bytes again."""
+
+
 class Request:
     """One request; `method`, `target` (origin form, with the query) and `headers` are the client's bytes.
 
