@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
+from sidecar import problem
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 # How often a certificate that Kubernetes may have renewed is looked at.
 _CERT_POLL_S = 10.0
+
+# What is asked of us and not of the engine, by GET.
+_OWN_PATHS = frozenset(("/health", "/ready"))
 
 Scope = MutableMapping[str, Any]
 
@@ -70,7 +74,7 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Our own endpoints and the lifespan go to FastAPI; every other request is an exchange."""
-        if scope["type"] != "http" or (scope["path"] == "/health" and scope["method"] == "GET"):
+        if scope["type"] != "http" or (scope["path"] in _OWN_PATHS and scope["method"] == "GET"):
             await self._own(scope, receive, send)
         else:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
@@ -82,6 +86,7 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as background, contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(services.protection.running())
             if services.guard:
                 await stack.enter_async_context(services.guard)
             await stack.enter_async_context(services.moriio_hosts)
@@ -105,7 +110,17 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
     async def health() -> Response:
         return Response(status_code=200)
 
+    @app.get("/ready")
+    async def ready() -> Response:
+        return Response(status_code=200) if services.protection.known else _not_ready()
+
     return app
+
+
+def _not_ready() -> Response:
+    content = problem.body(503, "the InferencePool is not known yet")
+    headers = {name.decode(): value.decode() for name, value in problem.headers(503, content)}
+    return Response(content, 503, headers)
 
 
 def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 from sidecar import api as apis
 from sidecar import headers as names
 from sidecar import problem, routing
-from sidecar.errors import (
-    LegFailed,
-    LegRefused,
-    ShuttingDown,
-    SidecarError,
-)
+from sidecar.errors import LegRefused, ShuttingDown, SidecarError, TargetDenied
 from sidecar.intake import read_call, screened
 from sidecar.observers import ExchangeRecord
 from sidecar.plan import Deliver, Leg, Peer, Plan, Role
@@ -91,14 +86,16 @@ class Exchange:
 
     async def _plan(self, api: apis.Api) -> Plan:
         services, client = self._services, self._client
+        allowlist = services.protection.allowlist
         named = routing.read(client.headers, services.rules, services.choose)
+        named = routing.permitted(named, allowlist)
         call = await read_call(client, api, services.limits)
         route = services.planner.settled(call, named)
         if route.source and (refusal := await self._refusal(route.source)):
             route = route.without_source(refusal)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
-        return services.planner.plan(screened(call, route, services.limits.client_params), route)
+        return services.planner.plan(screened(call, route, services.limits.client_params, allowlist), route)
 
     async def _refusal(self, source: Peer) -> NoPull | None:
         """Why a source is not to be pulled from now."""
@@ -133,17 +130,18 @@ class Exchange:
     def _fail(self, error: SidecarError) -> None:
         """Tell the client: a whole error answer before the first byte, a cut stream after it."""
         record, client = self._record, self._client
-        record.error = error.label if isinstance(error, LegFailed) else error.type
-        record.detail = error.message
+        record.error, record.detail = error.label, error.message
+        if isinstance(error, TargetDenied):
+            record.denied_target = error.target.netloc
         anthropic = record.api is not None and record.api.anthropic
         if client.started:
             self._cut(error, anthropic=anthropic)
         elif isinstance(error, LegRefused):
             self._relay.reply(error.reply)
         else:
-            content = problem.body(error.status, error.message, anthropic=anthropic)
+            headers, content = error.answer(anthropic=anthropic)
             record.status = error.status
-            client.start(error.status, problem.headers(error.status, content), body_length=len(content))
+            client.start(error.status, headers, body_length=len(content))
             client.write(content)
             client.finish()
 

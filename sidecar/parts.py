@@ -21,6 +21,7 @@ from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
 from sidecar.plan import Role
 from sidecar.planning import Planner
+from sidecar.protection import protection_of
 from sidecar.routing import Rules
 from sidecar.scraping import Scraper
 from sidecar.services import Services
@@ -71,6 +72,7 @@ def build(
         verifier=verifier,
         scraper=scraper,
         moriio_hosts=hosts,
+        protection=protection_of(settings),
         counters=counters,
     )
 

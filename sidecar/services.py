@@ -15,6 +15,7 @@ from sidecar.intake import Limits
 from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
+from sidecar.protection import Protection
 from sidecar.replies import Replies
 from sidecar.scraping import Scraper
 from sidecar.started import StartedLegs
@@ -28,7 +29,8 @@ from sidecar.yields import Yields
 class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`.
 
-    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
+    protection: where legs may go. choose(n): picks one of n prefillers. counters: of what happens beside the
+    records of exchanges.
     """
 
     rules: routing.Rules
@@ -44,5 +46,6 @@ class Services:
     yields: Yields
     verifier: Verifier
     scraper: Scraper
+    protection: Protection
     counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)

@@ -16,6 +16,7 @@ MODULES = {
 }
 
 DECIDERS = [
+    "sidecar/allowlist.py",
     "sidecar/alone.py",
     "sidecar/api.py",
     "sidecar/body.py",
@@ -28,10 +29,12 @@ DECIDERS = [
     "sidecar/errors.py",
     "sidecar/evidence.py",
     "sidecar/headers.py",
+    "sidecar/kvhosts.py",
     "sidecar/kvparams.py",
     "sidecar/pieces.py",
     "sidecar/plan.py",
     "sidecar/planning.py",
+    "sidecar/pool/objects.py",
     "sidecar/problem.py",
     "sidecar/responses.py",
     "sidecar/routing.py",

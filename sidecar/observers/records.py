@@ -28,6 +28,7 @@ class ExchangeRecord:
     alone: why no prefiller was asked although the route names one. held: the answer waited for a started
     leg's (`plan.Deliver.after_started`). completion_tokens: of an answer that a plan has composed; a chunked
     decode's legs have `leg.chunk`.
+    denied_target: the prefiller that SSRF protection did not allow.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     """
 
@@ -46,6 +47,7 @@ class ExchangeRecord:
     handoff_lost: str | None = None
     held: bool = False
     alone: str | None = None
+    denied_target: str | None = None
     completion_tokens: int | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None

@@ -1,4 +1,4 @@
-"""The settings around the main job: observability, allowlist, configuration, the peer's own.
+"""The settings around the main job: observability, configuration, the peer's own.
 
 Rule: as in `groups`.
 """
@@ -7,24 +7,6 @@ from typing import Annotated
 
 from sidecar.settings import kinds
 from sidecar.settings.flag import Flag, Group
-
-
-class Allowlist(Group):
-    title = "SSRF protection"
-
-    enable_ssrf_protection: Annotated[
-        kinds.Boolean, Flag("Send legs only to pods of the InferencePool.", works=())
-    ] = False
-    inference_pool: Annotated[
-        kinds.OptionalPool,
-        Flag(
-            "The InferencePool; a bare name is in namespace default. With SSRF protection only.",
-            env="INFERENCE_POOL",
-        ),
-    ] = None
-    pool_group: Annotated[kinds.Word, Flag("API group of the InferencePool. With SSRF protection only.")] = (
-        "inference.networking.k8s.io"
-    )
 
 
 class Observability(Group):
