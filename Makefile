@@ -47,7 +47,7 @@ bench-table: $(STAMP) ## The same with vllm-router and 100,000 requests, kept as
 	$(BIN)/python -m tests.bench --readme --long --vllm-router $(BENCH)
 
 lock: $(STAMP) ## Pin the dependencies again, with hashes
-	$(BIN)/pip-compile $(LOCK) --extra otlp --output-file requirements.txt pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra otlp --extra kubernetes --output-file requirements.txt pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --all-extras --allow-unsafe --output-file requirements-dev.txt pyproject.toml
 LOCK := --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --upgrade
 

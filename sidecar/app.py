@@ -69,6 +69,8 @@ def server_of(
     own = Own(settings, shared, row, ready)
     serving = server(Front(services, own_endpoints(services, own)), shared.tls, settings.shutdown_grace_s)
     conditions.append(lambda: "the sidecar is shutting down" if serving.should_exit else None)
+    known = services.protection
+    conditions.append(lambda: None if known.known else "the InferencePool is not known yet")
     return serving
 
 
@@ -107,6 +109,7 @@ def own_endpoints(services: Services, own: Own) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as background, contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(services.protection.running())
             if services.guard:
                 await stack.enter_async_context(services.guard)
             await stack.enter_async_context(services.moriio_hosts)

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sidecar import headers as names
+from sidecar.allowlist import Allowlist
 from sidecar.alone import has_several_prompts
 from sidecar.api import Api
 from sidecar.body import BadBody, Body
 from sidecar.call import Call, Ids
 from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
+from sidecar.kvhosts import refuse_others
 from sidecar.kvparams import Policy, cleared, refuse_shared, screen
 from sidecar.routing import Route
 from sidecar.server.client import BodyTooLarge
@@ -93,11 +95,12 @@ def _fresh_ids() -> Ids:
     return _ready.pop()
 
 
-def screened(call: Call, route: Route, policy: Policy) -> Call:
+def screened(call: Call, route: Route, policy: Policy, allowlist: Allowlist | None = None) -> Call:
     """The call with the client's `kv_transfer_params` settled.
 
     Where the sidecar sets the field itself the client's is dropped when a leg is made; it is screened where
-    it would go on, and refused everywhere when the policy is to refuse.
+    it would go on, and refused everywhere when the policy is to refuse. allowlist: of the hosts that it may
+    name, None without SSRF protection. Raises BadRequest, naming the field.
     """
     replaced = route.prefiller is not None or route.source is not None
     if replaced and policy is not Policy.REJECT:
@@ -105,7 +108,10 @@ def screened(call: Call, route: Route, policy: Policy) -> Call:
     edits = screen(call.body, policy)
     if policy is Policy.VALIDATE and cleared(call.body) and has_several_prompts(call.api, call.body):
         refuse_shared(call.body)
-    return replace(call, body=call.body.edited(edits)) if edits else call
+    call = replace(call, body=call.body.edited(edits)) if edits else call
+    if allowlist is not None and policy is not Policy.PASS:
+        refuse_others(call.body, allowlist)
+    return call
 
 
 # RFC 9110 section 8.4.1: "x-gzip" is gzip, and "deflate" is the zlib format; some clients send raw deflate.

@@ -21,6 +21,7 @@ from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
 from sidecar.plan import Role
 from sidecar.planning import Planner
+from sidecar.protection import protection_of
 from sidecar.recall import remembering
 from sidecar.rescue import Rescuer
 from sidecar.routing import Rules
@@ -68,6 +69,7 @@ def build(
         rescuer=Rescuer(after_s, scraper, counters) if (after_s := settings.pull_rescue_after_s) else None,
         scraper=scraper,
         moriio_hosts=hosts,
+        protection=protection_of(settings),
         counters=counters,
         turns=remembering(settings),
     )

@@ -15,6 +15,7 @@ from sidecar.intake import Limits
 from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
+from sidecar.protection import Protection
 from sidecar.recall import Turns
 from sidecar.replies import Replies
 from sidecar.rescue import Rescuer
@@ -31,7 +32,8 @@ class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. rescuer: None with
     `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`.
 
-    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
+    protection: where legs may go. choose(n): picks one of n prefillers. counters: of what happens beside the
+    records of exchanges.
     """
 
     rules: routing.Rules
@@ -48,6 +50,7 @@ class Services:
     verifier: Verifier
     rescuer: Rescuer | None
     scraper: Scraper
+    protection: Protection
     counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)
     turns: Turns | None = None

@@ -28,6 +28,7 @@ from sidecar.observers.pull_metrics import PullMetrics
 from sidecar.parts import own_endpoint
 from sidecar.ports import Ports, PortTaken, take_ports
 from sidecar.processes import Calls, Job, supervise, tried
+from sidecar.protection import protects, try_cluster
 from sidecar.server.tls import serving_context
 from sidecar.settings import Settings, start_line
 
@@ -55,6 +56,7 @@ def serve(settings: Settings) -> int:
     ]
     seats = [Seat(rank, worker, row) for row, (rank, worker) in enumerate(places)]
     try:
+        try_cluster(settings)
         ports = take_ports(settings)
         shared = Shared(serving_tls(settings), _metrics_port(settings, ports, rows=len(seats) + 1))
     except PortTaken as taken:
@@ -159,7 +161,7 @@ def _refuse(code: int, reason: str) -> int:
 def _say(settings: Settings) -> None:
     """The start line, and what an operator should know from the first line on (contract section 1)."""
     sys.stderr.write(start_line(settings, __version__) + "\n")
-    if not settings.enable_ssrf_protection:
+    if not protects(settings):
         names = ", ".join(sorted(name.decode() for name in headers.ROUTING))
         logger.warning(
             "SSRF protection is off (--enable-ssrf-protection): whoever reaches this port chooses what hosts "

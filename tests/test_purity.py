@@ -16,6 +16,7 @@ MODULES = {
 }
 
 DECIDERS = [
+    "sidecar/allowlist.py",
     "sidecar/alone.py",
     "sidecar/api.py",
     "sidecar/body.py",
@@ -29,10 +30,12 @@ DECIDERS = [
     "sidecar/evidence.py",
     "sidecar/headers.py",
     "sidecar/heard.py",
+    "sidecar/kvhosts.py",
     "sidecar/kvparams.py",
     "sidecar/pieces.py",
     "sidecar/plan.py",
     "sidecar/planning.py",
+    "sidecar/pool/objects.py",
     "sidecar/problem.py",
     "sidecar/responses.py",
     "sidecar/reuse.py",

@@ -73,6 +73,8 @@ def exchange_end(record: ExchangeRecord, connector: str, ec_connector: str | Non
         attributes["llm_d.pd_proxy.request_id"] = record.request_id
     if record.error is not None:
         attributes["llm_d.pd_proxy.error"] = record.error
+    if record.denied_target is not None:
+        attributes["llm_d.pd_proxy.denied_target"] = record.denied_target
     if record.api is not None:
         attributes["llm_d.openai.api"] = record.api.name
         attributes["llm_d.pd_proxy.connector"] = connector

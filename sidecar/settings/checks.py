@@ -51,7 +51,22 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     if settings.metrics_peers and not settings.metrics_port:
         yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
+    yield from _allowlist(settings, name)
     yield from _moriio(settings, name)
+
+
+# The one group whose pools are read, as the peer's (llm-d-router pkg/sidecar/proxy/allowlist.go).
+_POOL_GROUP = "inference.networking.k8s.io"
+
+
+def _allowlist(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if settings.pool_group != _POOL_GROUP:
+        yield f"{name('pool_group')}: {settings.pool_group!r} is not supported, only {_POOL_GROUP}"
+    if settings.enable_ssrf_protection and not (settings.inference_pool or settings.allowed_endpoints):
+        yield f"{name('enable_ssrf_protection')}: needs --inference-pool or --allowed-endpoints"
+    off = "enable_ssrf_protection" in settings.model_fields_set and not settings.enable_ssrf_protection
+    if off and settings.allowed_endpoints:
+        yield f"{name('allowed_endpoints')}: contradicts {name('enable_ssrf_protection')} false"
 
 
 def _pulls(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The settings around the main job: observability, allowlist, configuration, the peer's own.
+"""The settings around the main job: observability, configuration, the peer's own.
 
 Rule: as in `groups`.
 """
@@ -27,24 +27,6 @@ class Reuse(Group):
     bidirectional_kv_entries: Annotated[kinds.Count, Flag("How many turns are remembered.")] = 4096
     # 128k tokens in blocks of 16 are 8,000 ids, about 50 KB of text.
     bidirectional_kv_bytes: Annotated[kinds.Bytes, Flag("How much memory they may take.")] = 32 * 1024 * 1024
-
-
-class Allowlist(Group):
-    title = "SSRF protection"
-
-    enable_ssrf_protection: Annotated[
-        kinds.Boolean, Flag("Send legs only to pods of the InferencePool.", works=())
-    ] = False
-    inference_pool: Annotated[
-        kinds.OptionalPool,
-        Flag(
-            "The InferencePool; a bare name is in namespace default. With SSRF protection only.",
-            env="INFERENCE_POOL",
-        ),
-    ] = None
-    pool_group: Annotated[kinds.Word, Flag("API group of the InferencePool. With SSRF protection only.")] = (
-        "inference.networking.k8s.io"
-    )
 
 
 class Observability(Group):

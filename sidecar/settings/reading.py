@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from sidecar.allowlist import entry
 from sidecar.settings.durations import parse_duration
 from sidecar.settings.spelling import nearest
 from sidecar.settings.tls_names import CIPHER_SUITES, TLS13_SUITES
@@ -150,6 +151,11 @@ def host(text: str) -> str:
 def pool(text: str) -> str:
     if not _POOL.fullmatch(text):
         raise ValueError(f"{text!r} is not of the form namespace/name or name")
+    return text
+
+
+def allowed_endpoint(text: str) -> str:
+    entry(text)  # the texts are kept: they are what the start line and refusals show
     return text
 
 

@@ -83,6 +83,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "enable_ssrf_protection": False,
         "inference_pool": None,
         "pool_group": "inference.networking.k8s.io",
+        "allowed_endpoints": (),
         "configuration": None,
         "configuration_file": None,
         "zap_log_level": None,
@@ -311,10 +312,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (
-            ["--enable-ssrf-protection"],
-            "--enable-ssrf-protection: true is not supported yet, only false",
-        ),
         (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch is not supported yet, only rfc3339"),
         (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info is not supported yet, only error"),
         (
@@ -494,3 +491,28 @@ def test_whatever_is_given_the_answer_is_settings_or_lines_that_can_be_printed(a
         assert settings.port != settings.model_server_port
     assert problems
     assert all(line.isprintable() for line in problems)
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (
+            ["--enable-ssrf-protection"],
+            "--enable-ssrf-protection: needs --inference-pool or --allowed-endpoints",
+        ),
+        (
+            ["--pool-group=x-k8s.io"],
+            "--pool-group: 'x-k8s.io' is not supported, only inference.networking.k8s.io",
+        ),
+        (
+            ["--enable-ssrf-protection=false", "--allowed-endpoints=a:1"],
+            "--allowed-endpoints: contradicts --enable-ssrf-protection false",
+        ),
+        (
+            ["--allowed-endpoints=a:1,b:0/"],
+            "--allowed-endpoints: 'b:0/' is neither host:port nor a network",
+        ),
+    ],
+)
+def test_an_allowlist_that_could_not_be_kept_is_refused(argv: list[str], problem: str) -> None:
+    assert problems_of(*argv) == [problem]
