@@ -15,21 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
-from sidecar.counters import UNCOUNTED, Counters
+from sidecar import gauges
+from sidecar.counters import UNCOUNTED
+from sidecar.endpoint import Endpoint
 from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
+from sidecar.observers.board import Row, RowCounters
 from sidecar.parts import build
+from sidecar.readiness import Condition, Readiness
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
 from sidecar.settings import Settings
+from sidecar.stages import engine_tls
 
 if TYPE_CHECKING:
     from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
 _CERT_POLL_S = 10.0
+
+# vLLM 0.32 and SGLang have no /ready on the port of their API (vLLM's dp_supervisor.py has, on its own).
+_OWN_PATHS = frozenset(("/health", "/ready"))
 
 Scope = MutableMapping[str, Any]
 
@@ -48,13 +56,20 @@ def server_of(
     shared: Shared | None = None,
     *,
     rank: int = 0,
-    counters: Counters = UNCOUNTED,
+    row: Row | None = None,
 ) -> Server:
-    """The whole sidecar of one rank as a server that is given its listening sockets."""
+    """The whole sidecar of one rank as a server that is given its listening sockets.
+
+    row: where this process counts; None while metrics are off.
+    """
     shared = shared or Shared(serving_tls(settings))
-    services = build(settings, watchers, rank=rank, counters=counters)
-    front = Front(services, own_endpoints(services, settings, shared))
-    return server(front, shared.tls, settings.shutdown_grace_s)
+    services = build(settings, watchers, rank=rank, counters=UNCOUNTED if row is None else RowCounters(row))
+    conditions: list[Condition] = []
+    ready = Readiness([services.rules.decoder], engine_tls(settings, "decoder"), conditions)
+    own = Own(settings, shared, row, ready)
+    serving = server(Front(services, own_endpoints(services, own)), shared.tls, settings.shutdown_grace_s)
+    conditions.append(lambda: "the sidecar is shutting down" if serving.should_exit else None)
+    return serving
 
 
 class Front:
@@ -70,13 +85,23 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Our own endpoints and the lifespan go to FastAPI; every other request is an exchange."""
-        if scope["type"] != "http" or (scope["path"] == "/health" and scope["method"] == "GET"):
+        if scope["type"] != "http" or (scope["path"] in _OWN_PATHS and scope["method"] == "GET"):
             await self._own(scope, receive, send)
         else:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
 
 
-def own_endpoints(services: Services, settings: Settings, shared: Shared) -> FastAPI:
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What our own endpoints are made of. row: where this process counts; None while metrics are off."""
+
+    settings: Settings
+    shared: Shared
+    row: Row | None
+    ready: Readiness
+
+
+def own_endpoints(services: Services, own: Own) -> FastAPI:
     """The endpoints that the sidecar answers itself, and what runs beside the exchanges."""
 
     @contextlib.asynccontextmanager
@@ -92,11 +117,14 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
                 await stack.enter_async_context(services.rescuer)
             verifying = background.create_task(services.verifier.run())
             stack.callback(verifying.cancel)
-            for context, directory in _certificates(settings, shared):
+            if own.row is not None:
+                stack.callback(background.create_task(gauges.keep(own.row, services)).cancel)
+            for context, directory in _certificates(own.settings, own.shared):
                 poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
                 stack.callback(poll.cancel)
-            if shared.metrics:
-                await stack.enter_async_context(shared.metrics.serving())
+            if own.shared.metrics:
+                ready = _of_all_ranks(own.ready, own.settings)
+                await stack.enter_async_context(own.shared.metrics.serving(ready))
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -107,7 +135,15 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
     async def health() -> Response:
         return Response(status_code=200)
 
+    app.get("/ready")(own.ready.answer)
     return app
+
+
+def _of_all_ranks(ready: Readiness, settings: Settings) -> Readiness:
+    """The metrics port is one for all ranks, whichever process answers there."""
+    first = settings.model_server_port
+    engines = [Endpoint("localhost", first + rank) for rank in range(settings.data_parallel_size)]
+    return Readiness(engines, ready.tls, ready.conditions)
 
 
 def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:

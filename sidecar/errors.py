@@ -48,6 +48,12 @@ class UnsupportedEncoding(SidecarError):
     status = 415
 
 
+class OutOfMemory(SidecarError):
+    """There is no memory for this request; smaller ones may well be served (503)."""
+
+    status = 503
+
+
 class ShuttingDown(SidecarError):
     """The grace of a shutdown ran out before the answer was complete."""
 
@@ -114,6 +120,14 @@ class EngineConnectTimeout(EngineUnreachable):
 
     sentence = "the {leg.role} engine did not accept a connection in time"
     status = 504
+
+
+class NoResources(EngineUnreachable):
+    """Not the engine's fault: no descriptor or memory is left here to open a connection with (503)."""
+
+    sentence = "the sidecar has too many open files, or no memory, to connect to the {leg.role} engine"
+    label = "no_resources"
+    status = 503
 
 
 class EngineSilent(LegFailed):

@@ -70,6 +70,10 @@ class Claim:
     failures: Range = field(default_factory=Range)
     local_tokens: Range = field(default_factory=Range)
 
+    def parts(self) -> tuple[Range, Range, Range, Range]:
+        """Its part in each of `_COUNTED`."""
+        return self.moved_bytes, self.moved_tokens, self.failures, self.local_tokens
+
     @property
     def settled(self) -> bool:
         """Whether counters were read after the last of its blocks can have come."""
@@ -96,15 +100,16 @@ def account(claims: Sequence[Claim], before: Sample | None, after: Sample, *, so
         for claim in claims
         if claim.began_s < after.at_s and (claim.ended_s is None or claim.ended_s + SETTLE_S > start_s)
     ]
+    alone = sole and len(sharing) == 1
+    counted = [_counted(before, after, name) for name in _COUNTED]
     for claim in sharing:
         claim.sampled_s = after.at_s
-        for field_name, taken in (
-            ("pulled_bytes", claim.moved_bytes),
-            ("pulled_tokens", claim.moved_tokens),
-            ("failures", claim.failures),
-            ("local_tokens", claim.local_tokens),
-        ):
-            taken.add(_counted(before, after, field_name), alone=sole and len(sharing) == 1)
+        for taken, amount in zip(claim.parts(), counted, strict=True):
+            taken.add(amount, alone=alone)
+
+
+# The counters that claims have a part in, in the order of `Claim.parts`.
+_COUNTED = ("pulled_bytes", "pulled_tokens", "failures", "local_tokens")
 
 
 def _counted(before: Sample | None, after: Sample, name: str) -> float:

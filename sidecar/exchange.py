@@ -17,6 +17,7 @@ from sidecar import problem, routing
 from sidecar.errors import (
     LegFailed,
     LegRefused,
+    OutOfMemory,
     ShuttingDown,
     SidecarError,
 )
@@ -59,26 +60,25 @@ class Exchange:
         """Answer the client, whatever happens; only cancellation (the client is gone) comes out."""
         record = self._record
         try:
-            await self._run_observed(record)
+            with self._services.observers.exchange(record):
+                try:
+                    await self._answer()
+                except SidecarError as error:
+                    self._fail(error)
+                except asyncio.CancelledError:
+                    self._cancelled()
+                    raise
+                except MemoryError:
+                    self._fail(OutOfMemory("the sidecar has no memory for this request"))
+                except Exception:
+                    logger.exception("a fault of the sidecar ended an exchange")
+                    self._fail(SidecarError())
+                finally:
+                    record.ended_s = monotonic()
         finally:
             # Records of an exchange and its legs refer to each other, and legs hold bodies: without this they
             # would all wait for the cyclic collector.
             record.legs.clear()
-
-    async def _run_observed(self, record: ExchangeRecord) -> None:
-        with self._services.observers.exchange(record):
-            try:
-                await self._answer()
-            except SidecarError as error:
-                self._fail(error)
-            except asyncio.CancelledError:
-                self._cancelled()
-                raise
-            except Exception:
-                logger.exception("a fault of the sidecar ended an exchange")
-                self._fail(SidecarError())
-            finally:
-                record.ended_s = monotonic()
 
     async def _answer(self) -> None:
         if self._client.tunnel_requested:
@@ -87,26 +87,34 @@ class Exchange:
         if self._record.api is None:
             await self._pass_through()
             return
-        await self._steps.play(await self._plan(self._record.api))
+        plan = await self._plan(self._record.api)
+        if isinstance(plan, Deliver):
+            await self._steps.deliver(plan)
+        else:
+            await self._steps.play(plan)
 
-    async def _plan(self, api: apis.Api) -> Plan:
+    async def _plan(self, api: apis.Api) -> Plan | Deliver:
         services, client = self._services, self._client
         named = routing.read(client.headers, services.rules, services.choose)
         call = await read_call(client, api, services.limits)
+        self._record.request_bytes = client.body_bytes
         route = services.planner.settled(call, named)
         if route.source and (refusal := await self._refusal(route.source, route)):
             route = route.without_source(refusal)
+        if services.turns:
+            call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
-        return services.planner.plan(screened(call, route, services.limits.client_params), route)
+        call = screened(call, route, services.limits.client_params)
+        return services.planner.end(call, route) or services.planner.plan(call, route)
 
     async def _refusal(self, source: Peer, route: Route) -> NoPull | None:
         """Why a source is not to be pulled from now."""
-        services = self._services
+        services, p2p = self._services, source.p2p
         engine = route.prefiller.endpoint if route.prefiller else route.decoder
-        if services.guard and not await services.guard.admits(source.p2p):
+        if services.guard and not await services.guard.admits(p2p):
             return NoPull.UNREACHABLE
-        if services.yields.suspended(source.p2p):
+        if services.yields.suspended(p2p):
             return NoPull.SILENT
         return NoPull.SUSPENDED if services.rescuer and services.rescuer.suspended(engine) else None
 
@@ -125,7 +133,7 @@ class Exchange:
         self._record.route = Route(decoder)
         headers = names.tunnelled(client.headers)
         leg = Leg(Role.DECODE, decoder, client.method, client.target, headers, content=b"")
-        await self._services.tunnels.run(client, self._steps.leg_record(leg))
+        await self._services.tunnels.run(client, self._steps.legs.record_of(leg))
 
     def _cancelled(self) -> None:
         """The client is gone; or it is there, and the server cuts what its grace did not suffice for."""
@@ -134,12 +142,15 @@ class Exchange:
             self._fail(ShuttingDown("the sidecar is shutting down"))
 
     def _fail(self, error: SidecarError) -> None:
-        """Tell the client: a whole error answer before the first byte, a cut stream after it."""
+        """Tell the client: a whole error answer before the first byte, a cut stream after it.
+
+        An engine whose answer turns out bad in the read that brought its head has given no byte either.
+        """
         record, client = self._record, self._client
         record.error = error.label if isinstance(error, LegFailed) else error.type
         record.detail = error.message
         anthropic = record.api is not None and record.api.anthropic
-        if client.started:
+        if client.started and not client.retract():
             self._cut(error, anthropic=anthropic)
         elif isinstance(error, LegRefused):
             self._relay.reply(error.reply)

@@ -71,6 +71,13 @@ class SourceGuard:
         """How many sources are remembered."""
         return len(self._sources)
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many sources are known to be good and how many to be bad, now."""
+        now_s = monotonic()
+        known = [source.good for source in self._sources.values() if now_s < source.expires_at_s]
+        return sum(known), len(known) - sum(known)
+
     async def __aenter__(self) -> SourceGuard:
         await self._probes.__aenter__()
         return self

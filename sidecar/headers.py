@@ -86,13 +86,15 @@ def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
     return tuple([pair for pair in headers if pair[0].lower() not in names])
 
 
-def routing(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    """The values of each routing header that is there, by its lower-case name."""
-    found: dict[bytes, list[bytes]] = {}
-    for key, value in headers:
-        if len(key) in _ROUTING_LENGTHS and (name := key.lower()) in ROUTING:
-            found.setdefault(name, []).append(value)
-    return found
+def routing(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The routing headers that are there, names in lower case."""
+    return tuple(
+        [
+            (name, value)
+            for key, value in headers
+            if len(key) in _ROUTING_LENGTHS and (name := key.lower()) in ROUTING
+        ]
+    )
 
 
 def about_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:

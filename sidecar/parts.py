@@ -21,6 +21,7 @@ from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
 from sidecar.plan import Role
 from sidecar.planning import Planner
+from sidecar.recall import remembering
 from sidecar.rescue import Rescuer
 from sidecar.routing import Rules
 from sidecar.scraping import Scraper
@@ -44,19 +45,13 @@ def build(
     yields = Yields(_yield_rules(settings))
     scraper = Scraper(_scraping_tls(settings))
     rules = _rules(settings, connector, rank)
-    verifier = _verifier(settings, scraper, rules.decoder, Observers([*watchers, yields]))
+    verifier = _verifier(settings, scraper, rules, Observers([*watchers, yields]))
     observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     resolver = Resolver()
     hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver, counters)
     return Services(
         rules=rules,
-        planner=Planner(
-            hosts.keeping(connector),
-            hosts.options,
-            ec_connector=settings.ec_connector,
-            chunk_tokens=settings.decode_chunk_size,
-            local_after_failure=settings.prefill_failure_policy == "local",
-        ),
+        planner=_planner(settings, hosts.keeping(connector), hosts.options),
         limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
         upstream=Upstream(
             stages_of(settings, resolver),
@@ -74,6 +69,7 @@ def build(
         scraper=scraper,
         moriio_hosts=hosts,
         counters=counters,
+        turns=remembering(settings),
     )
 
 
@@ -90,11 +86,21 @@ def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
     ).at(rank)
 
 
-def _verifier(settings: Settings, scraper: Scraper, decoder: Endpoint, told: Observers) -> Verifier:
+def _planner(settings: Settings, connector: Connector, options: Options) -> Planner:
+    return Planner(
+        connector,
+        options,
+        ec_connector=settings.ec_connector,
+        chunk_tokens=settings.decode_chunk_size,
+        local_after_failure=settings.prefill_failure_policy == "local",
+    )
+
+
+def _verifier(settings: Settings, scraper: Scraper, rules: Rules, told: Observers) -> Verifier:
     return Verifier(
-        scraper if _verifies(settings) else None,
+        scraper if rules.pulls and _verifies(settings) else None,
         told.pull,
-        decoder,
+        rules.decoder,
         interval_s=settings.pull_verification_interval_s,
         sole=settings.workers == 1 and settings.data_parallel_size == 1,
     )

@@ -63,6 +63,9 @@ class Rescuer:
         self._group = asyncio.TaskGroup()
         self._stack = AsyncExitStack()
         self._considering: set[asyncio.Task[None]] = set()
+        # All wait equally long: the first is due first, and one timer is enough.
+        self._waiting: dict[Watched, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Rescuer:
         await self._stack.enter_async_context(self._group)
@@ -71,6 +74,8 @@ class Rescuer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._considering:
             task.cancel()
         await self._stack.aclose()
@@ -92,9 +97,32 @@ class Rescuer:
         pause.trying_since_s = now_s
         return False
 
-    def watch(self, record: LegRecord) -> Watched:
-        """Watch one leg that pulls, as an asynchronous context manager. Its exit raises Stalled."""
-        return Watched(self, record)
+    def watch(self, record: LegRecord, task: asyncio.Task[None] | None) -> Watched:
+        """Watch one leg that pulls, sent by this task, as a context manager. Its exit raises Stalled."""
+        return Watched(self, record, task)
+
+    def await_byte(self, watched: Watched) -> None:
+        """Look at it in `after_s`; `watched.due_s` says when that is."""
+        self._waiting[watched] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.after_s, self._look)
+
+    def leave(self, watched: Watched) -> None:
+        """It needs no more looking at."""
+        self._waiting.pop(watched, None)
+
+    def _look(self) -> None:
+        """Consider those whose time is over."""
+        self._timer, now_s = None, monotonic()
+        while self._waiting:
+            first = next(iter(self._waiting))
+            if first.due_s > now_s:
+                left_s = first.due_s - now_s
+                self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+                return
+            del self._waiting[first]
+            if first.record.first_byte_s is None:
+                self._consider(first)
 
     def answered(self, engine: Endpoint) -> None:
         """A leg that pulled got its answer: the engine's P2P plane works."""
@@ -102,7 +130,7 @@ class Rescuer:
             del self._paused[engine]
             logger.info("pulls of %s are answered again", engine.netloc)
 
-    def consider(self, watched: Watched) -> None:
+    def _consider(self, watched: Watched) -> None:
         """Its time is over: look at the engine, then decide."""
         task = self._group.create_task(self._judge(watched))
         self._considering.add(task)
@@ -139,28 +167,31 @@ class Rescuer:
 
 
 class Watched:
-    """One leg under watch. Works as asyncio.timeout does: the task is cancelled, and that becomes Stalled."""
+    """One leg under watch. Works as asyncio.timeout does: the task is cancelled, and that becomes Stalled.
 
-    __slots__ = ("_cancelling", "_interrupted", "_rescuer", "_task", "_timer", "record")
+    due_s: when it is looked at, on the monotonic clock.
+    """
 
-    def __init__(self, rescuer: Rescuer, record: LegRecord) -> None:
+    __slots__ = ("_cancelling", "_interrupted", "_over", "_rescuer", "_task", "due_s", "record")
+
+    def __init__(self, rescuer: Rescuer, record: LegRecord, task: asyncio.Task[None] | None) -> None:
         self._rescuer = rescuer
         self.record = record
-        self._interrupted = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._task = task or asyncio.current_task()
+        self._interrupted = self._over = False
+        self.due_s = record.started_s + rescuer.after_s
 
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
-        self.again()
+    def __enter__(self) -> None:
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        self._rescuer.await_byte(self)
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        assert self._task is not None
+        self._over = True
+        self._rescuer.leave(self)
         target = self.record.leg.target
         if not self._interrupted:
             if self.record.first_byte_s is not None:
@@ -171,19 +202,17 @@ class Watched:
             raise Stalled from None
 
     def again(self) -> None:
-        """Look in so many seconds."""
-        if self._task is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._rescuer.after_s, self._due)
+        """Look once more, after as long a time."""
+        if not self._over:
+            self.due_s = monotonic() + self._rescuer.after_s
+            self._rescuer.await_byte(self)
 
     def interrupt(self) -> None:
         """Cancel the leg, if it still waits."""
-        if self._timer is not None and self.record.first_byte_s is None and not self._interrupted:
+        if not (self._over or self._interrupted) and self.record.first_byte_s is None:
+            assert self._task is not None
             self._interrupted = self.record.rescued = True
             self._task.cancel()
-
-    def _due(self) -> None:
-        if self.record.first_byte_s is None:
-            self._rescuer.consider(self)
 
 
 def unpulled(leg: Leg) -> Leg:

@@ -6,6 +6,7 @@ since an old endpoint picker strips a client's legacy header but lets its new-st
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -106,9 +107,33 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     request would run somewhere the endpoint picker did not choose; the same for the header that names a rank.
     A bad source or encoder is only ignored.
     """
-    routing = names.routing(headers)
-    if not routing:
-        return Route(rules.decoder, own=rules.own)
+    said = names.routing(headers)
+    if rules.sample or sum([len(value) for _, value in said]) > _REMEMBERED_BYTES:
+        return _decided(said, rules, choose)
+    return _remembered(said, rules)
+
+
+# An endpoint picker's headers repeat as long as prompts share a prefix: one route per pair of pods, or so.
+_REMEMBERED_ROUTES = 1024
+# Two host names of 253 characters with their ports; longer texts are somebody's own, and not kept.
+_REMEMBERED_BYTES = 600
+
+
+@functools.lru_cache(_REMEMBERED_ROUTES)
+def _remembered(said: names.Headers, rules: Rules) -> Route:
+    return _decided(said, rules, _first)
+
+
+def _first(count: int) -> int:
+    """The choice of rules that do not sample."""
+    return 0
+
+
+def _decided(said: names.Headers, rules: Rules, choose: Callable[[int], int]) -> Route:
+    """The route of these routing headers, names in lower case."""
+    routing: Routing = {}
+    for name, value in said:
+        routing.setdefault(name, []).append(value)
     rank = _rank(routing, rules)
     if rank is None:
         return _read(routing, rules, choose)

@@ -15,6 +15,7 @@ from sidecar.intake import Limits
 from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
+from sidecar.recall import Turns
 from sidecar.replies import Replies
 from sidecar.rescue import Rescuer
 from sidecar.scraping import Scraper
@@ -28,7 +29,7 @@ from sidecar.yields import Yields
 @dataclass(frozen=True, slots=True)
 class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. rescuer: None with
-    `--pull-rescue-after=0`.
+    `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`.
 
     choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
     """
@@ -49,3 +50,4 @@ class Services:
     scraper: Scraper
     counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)
+    turns: Turns | None = None

@@ -21,6 +21,7 @@ _NAMES = {
     Role.DECODE: "decoder",
     Role.ENCODE: "encoder",
     Role.LOOKUP: "bootstrap",
+    Role.TOKENIZE: "decoder",
 }
 
 

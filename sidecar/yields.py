@@ -61,6 +61,11 @@ class Yields(Observer):
         """Every source that is remembered, by its P2P endpoint; the one told of last comes last."""
         return self._sources
 
+    @property
+    def silent(self) -> int:
+        """How many sources give nothing."""
+        return sum(entry.silent for entry in self._sources.values())
+
     def suspended(self, source: Endpoint) -> bool:
         """Whether a source that gives nothing is to be left alone now; else this pull is its trial."""
         entry = self._sources.get(source)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -80,6 +82,12 @@ class Answer:
         """End the connection here."""
         self._writer.transport.abort()
 
+    def reset(self) -> None:
+        """End the connection here with a reset, so that what was written may be lost too (socket(7))."""
+        sock = self._writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
 
 Script = Callable[[Got, Answer], Awaitable[None]]
 
@@ -126,6 +134,7 @@ class ScriptedEngine:
     requests: list[Got] = field(default_factory=list)
     connections: int = 0
     open: int = 0
+    stop_accepting: Callable[[], None] = lambda: None
 
     @property
     def netloc(self) -> str:
@@ -223,6 +232,7 @@ async def scripted(
 
     server = await asyncio.start_server(accept, host, port, limit=1 << 26, ssl=tls)
     engine.port = server.sockets[0].getsockname()[1]
+    engine.stop_accepting = server.close
     try:
         yield engine
     finally:

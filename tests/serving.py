@@ -17,6 +17,7 @@ from sidecar.observers import Observer
 from sidecar.observers.log import ExchangeLog
 from sidecar.server.run import listen
 from sidecar.settings import load
+from tests.leftovers import held, settled
 
 CHAT = "/v1/chat/completions"
 PREFILLER = "x-prefiller-host-port"
@@ -142,7 +143,11 @@ async def _read_chunks(reader: asyncio.StreamReader, said: Said) -> None:
 async def serving(
     engine_port: int, *flags: str, watchers: Sequence[Observer] = (), environ: dict[str, str] | None = None
 ) -> AsyncIterator[Served]:
-    """Run the sidecar before a decoder at `engine_port` for as long as the block lasts."""
+    """Run the sidecar before a decoder at `engine_port` for as long as the block lasts.
+
+    Whatever it still holds after its end (a task, a socket, a file) fails the test.
+    """
+    before = held()
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     plain = () if any("secure" in flag for flag in flags) else ("--secure-serving=false",)
@@ -159,3 +164,4 @@ async def serving(
     finally:
         server.config.timeout_graceful_shutdown = 1
         await served.stop()
+    await settled(before)

@@ -35,6 +35,8 @@ ANSWERS: dict[str, tuple[errors.SidecarError, int, str]] = {
     "unusable": (errors.UnusableAnswer(LEG, "m"), 502, "BadGateway"),
     "not ready": (errors.EngineNotReady(LEG, "m"), 503, "ServiceUnavailable"),
     "connect timeout": (errors.EngineConnectTimeout(LEG, "m"), 504, "GatewayTimeout"),
+    "no resources": (errors.NoResources(LEG, "m"), 503, "ServiceUnavailable"),
+    "no memory": (errors.OutOfMemory("m"), 503, "ServiceUnavailable"),
     "fault of ours": (errors.SidecarError("m"), 500, "InternalServerError"),
 }
 
@@ -70,6 +72,8 @@ ANTHROPIC = {
     "bad request": "invalid_request_error",
     "too large": "request_too_large",
     "leg failed": "api_error",
+    "no resources": "overloaded_error",
+    "no memory": "overloaded_error",
     "fault of ours": "api_error",
     "not ready": "overloaded_error",
     "connect timeout": "timeout_error",

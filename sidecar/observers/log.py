@@ -69,6 +69,8 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
         fields["source"] = _netloc(record.route.named_source.host, record.route.named_source.port)
     if reason := record.handoff_lost or record.alone or (record.route and record.route.no_pull):
         fields["reason"] = str(reason)
+    if record.turn:
+        fields["turn"] = str(record.turn)
     if record.error:
         fields["error"] = record.error
     if record.detail:
@@ -93,6 +95,8 @@ def _leg(record: LegRecord) -> dict[str, Any]:
             "source": _netloc(source.endpoint.host, source.p2p_port),
             "kv_request_id": leg.pull.kv_request_id,
         }
+    if leg.reads:
+        fields["reads"] = leg.reads
     if record.attempts > 1:
         fields["attempts"] = record.attempts
     if record.error:

@@ -27,8 +27,11 @@ class ExchangeRecord:
     an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller was asked for them.
     alone: why no prefiller was asked although the route names one. held: the answer waited for a started
     leg's (`plan.Deliver.after_started`). completion_tokens: of an answer that a plan has composed; a chunked
-    decode's legs have `leg.chunk`.
+    decode's legs have `leg.chunk`. turn: what came of remembering the turn of a chat, by a short label; None
+    without that.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
+    writes: in how many pieces the answer's body was written. request_bytes: of the request's body as it was
+    sent, where it was read.
     """
 
     method: str
@@ -47,9 +50,12 @@ class ExchangeRecord:
     held: bool = False
     alone: str | None = None
     completion_tokens: int | None = None
+    turn: str | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0
+    writes: int = 0
+    request_bytes: int = 0
     legs: list[LegRecord] = field(default_factory=list)
 
 

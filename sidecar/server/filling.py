@@ -6,6 +6,7 @@ everything else that the socket tells goes on to the connection.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 FIRST_BYTES = 65536
 """Bytes made room for when little has come; bodies with no more than that left are not worth a protocol."""
@@ -15,16 +16,29 @@ GROWTH = 8
 that announces much and sends little holds no memory for it."""
 
 
+SPARE_BYTES = 4096
+"""Bytes received for nothing once there is no memory for more: a loop takes no empty buffer, nor an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is called at the end. filled: the body is whole. short: there is no memory for all of it."""
+
+    filled: Callable[[], None]
+    short: Callable[[], None]
+
+
 class Filling(asyncio.BufferedProtocol):
-    """The socket's protocol until the body is `place`, whole; `filled` is called then."""
+    """The socket's protocol until the body is `place`, whole, or there is no memory for it."""
 
     def __init__(
-        self, connection: asyncio.Protocol, held: bytes, length_bytes: int, filled: Callable[[], None]
+        self, connection: asyncio.Protocol, held: bytes, length_bytes: int, outcome: Outcome
     ) -> None:
         self.place = bytearray(held)
         self._connection = connection
         self._length_bytes = length_bytes
-        self._filled = filled
+        self._outcome = outcome
+        self._short = False
         self._at = len(held)
         self._view = memoryview(self.place)
 
@@ -33,15 +47,22 @@ class Filling(asyncio.BufferedProtocol):
         if self._at == len(self.place):  # not in buffer_updated: there the loop still has the last buffer
             self._view.release()
             left_bytes = self._length_bytes - self._at
-            self.place.extend(bytes(min(left_bytes, max(FIRST_BYTES, self._at * GROWTH))))
+            try:
+                self.place.extend(bytes(min(left_bytes, max(FIRST_BYTES, self._at * GROWTH))))
+            except MemoryError:
+                self._short = True
+                return memoryview(bytearray(SPARE_BYTES))
             self._view = memoryview(self.place)
         return self._view[self._at :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
+        if self._short:
+            self._outcome.short()
+            return
         self._at += nbytes
         if self._at == self._length_bytes:
-            self._filled()
+            self._outcome.filled()
 
     def eof_received(self) -> bool | None:
         """The client has ended its side, in the middle of its body."""

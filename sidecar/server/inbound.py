@@ -4,10 +4,9 @@ Rule: a body is joined once, and never more than the reader's limit (or HIGH_WAT
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
-from sidecar.server.filling import FIRST_BYTES
+from sidecar.server.filling import FIRST_BYTES, Outcome
 
 HIGH_WATER_BYTES = 262144
 """Bytes of body held for a reader slower than the client before the socket is no longer read: as much as one
@@ -41,8 +40,8 @@ class Valve(Protocol):
     def resume_reading(self) -> None:
         """Read from the client again."""
 
-    def fill(self, held: bytes, length_bytes: int, filled: Callable[[], None]) -> bytearray:
-        """Receive what `held` begins into one place, which is given back; then call `filled`."""
+    def fill(self, held: bytes, length_bytes: int, outcome: Outcome) -> bytearray:
+        """Receive what `held` begins into one place, which is given back; then tell the outcome."""
 
     def stop_filling(self) -> None:
         """Receive into pieces again."""
@@ -62,6 +61,7 @@ class RequestBody:
         "_limit_bytes",
         "_lost",
         "_pieces",
+        "_short",
         "_valve",
         "_waiter",
         "complete",
@@ -80,7 +80,7 @@ class RequestBody:
         self._held_bytes = 0
         self._limit_bytes = -1
         self._discarding = False
-        self._lost = False
+        self._lost = self._short = False
         self._filling = False
         self.filled = False
         self._waiter: asyncio.Future[None] | None = None
@@ -120,7 +120,7 @@ class RequestBody:
         self._wake()
 
     async def read(self, limit_bytes: int) -> bytes | bytearray:
-        """The whole body, once. Raises BodyTooLarge (as soon as it is known), ClientGone."""
+        """The whole body, once. Raises BodyTooLarge (as soon as it is known), ClientGone, MemoryError."""
         if self.length_bytes > limit_bytes:
             self._discard()
             raise BodyTooLarge(limit_bytes)
@@ -159,7 +159,7 @@ class RequestBody:
     async def _read_filled(self) -> bytearray:
         """The whole of a large body of announced length, without pieces."""
         self._filling = True
-        place = self._valve.fill(self._take(), self.length_bytes, self._filled)
+        place = self._valve.fill(self._take(), self.length_bytes, Outcome(self._filled, self._ran_short))
         while not self.complete:
             await self._arrival()
         return place
@@ -169,6 +169,12 @@ class RequestBody:
         self.filled = True
         self.end()
 
+    def _ran_short(self) -> None:
+        """There is no memory for the rest, which is not read; whoever reads gets MemoryError."""
+        self._short = True
+        self._discard()
+        self._wake()
+
     def _stop_filling(self) -> None:
         if self._filling:
             self._filling = False
@@ -177,6 +183,8 @@ class RequestBody:
     async def _arrival(self) -> None:
         if self._lost:
             raise ClientGone("the client's request body ended early")
+        if self._short:
+            raise MemoryError("no memory for a request's body")
         self._waiter = waiter = self._valve.loop.create_future()
         try:
             await waiter

@@ -6,10 +6,9 @@ Rule: knows bytes and time only; what the bytes mean is the protocol's business.
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 from typing import cast
 
-from sidecar.server.filling import Filling
+from sidecar.server.filling import Filling, Outcome
 
 WRITE_HIGH_BYTES = 262144
 """Bytes in a socket's write buffer at which an answer's source is paused: four of uvloop's 64 KiB reads, so
@@ -107,9 +106,9 @@ class Wire(asyncio.Protocol):
             self._stop_looking()
             self.transport.resume_reading()
 
-    def fill(self, held: bytes, length_bytes: int, filled: Callable[[], None]) -> bytearray:
-        """Receive what `held` begins into one place (filling.py), which is given back; then call `filled`."""
-        filling = Filling(self, held, length_bytes, filled)
+    def fill(self, held: bytes, length_bytes: int, outcome: Outcome) -> bytearray:
+        """Receive what `held` begins into one place (filling.py), which is given back; tells the outcome."""
+        filling = Filling(self, held, length_bytes, outcome)
         self.transport.set_protocol(filling)
         return filling.place
 

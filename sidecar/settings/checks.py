@@ -7,12 +7,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from sidecar.settings.durations import format_duration
 from sidecar.settings.flag import settings_of
 from sidecar.settings.groups_more import MoRIIO
 from sidecar.settings.model import SETTINGS, Settings
 from sidecar.settings.sources import Said
 
 _LAST_PORT = 65535
+# vLLM 0.32: a decoder keeps blocks for 480 s (nixl/base_scheduler.py, decoder_kv_blocks_ttl), and nobody may
+# read them in the last 5 s of that (nixl/pull_worker.py).
+_LONGEST_TTL_S = 470
 
 
 def not_yet(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
@@ -42,7 +46,10 @@ def idle(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
 def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     """Name what does not go together; `name` gives a field's name as the user gave it."""
     yield from _pulls(settings, name)
+    yield from _reuse(settings, name)
     yield from _ports(settings, name)
+    if settings.metrics_peers and not settings.metrics_port:
+        yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
     yield from _moriio(settings, name)
 
@@ -50,6 +57,19 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
 def _pulls(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     if settings.enable_p2p_pull and settings.kv_connector != "nixlv2":
         yield f"{name('enable_p2p_pull')}: goes with --kv-connector=nixlv2 only, not {settings.kv_connector}"
+
+
+def _reuse(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if settings.enable_bidirectional_kv_xfer:
+        flag = name("enable_bidirectional_kv_xfer")
+        if settings.kv_connector != "nixlv2":
+            yield f"{flag}: goes with --kv-connector=nixlv2 only, not {settings.kv_connector}"
+        if settings.moriio_write_mode:
+            yield f"{flag}: does not go with {name('moriio_write_mode')}"
+    if settings.bidirectional_kv_ttl_s > _LONGEST_TTL_S:
+        given = format_duration(settings.bidirectional_kv_ttl_s)
+        longest = format_duration(_LONGEST_TTL_S)
+        yield f"{name('bidirectional_kv_ttl_s')}: {given} is over {longest}: decoders free blocks after 8m"
 
 
 def _ports(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

@@ -9,6 +9,26 @@ from sidecar.settings import kinds
 from sidecar.settings.flag import Flag, Group
 
 
+class Reuse(Group):
+    title = "Reading from decoders (bidirectional NIXL)"
+
+    enable_bidirectional_kv_xfer: Annotated[
+        kinds.Boolean,
+        Flag(
+            "A prefiller reads from this pod's decoder what that holds of a chat's last turn; engines need "
+            "bidirectional_kv_xfer. With nixlv2 only."
+        ),
+    ] = False
+    # A person's pause between two turns. vLLM's decoders keep the blocks for 480 s (decoder_kv_blocks_ttl).
+    bidirectional_kv_ttl_s: Annotated[
+        kinds.Duration, Flag("How long a turn is remembered; less where the decoder says so.")
+    ] = 300.0
+    # One per conversation within the time above. An entry is some 700 bytes and its block ids.
+    bidirectional_kv_entries: Annotated[kinds.Count, Flag("How many turns are remembered.")] = 4096
+    # 128k tokens in blocks of 16 are 8,000 ids, about 50 KB of text.
+    bidirectional_kv_bytes: Annotated[kinds.Bytes, Flag("How much memory they may take.")] = 32 * 1024 * 1024
+
+
 class Allowlist(Group):
     title = "SSRF protection"
 
@@ -41,6 +61,10 @@ class Observability(Group):
             "Empty: plain HTTP."
         ),
     ] = None
+    # Fourteen series for each, of at most 256 (observers/peers.py).
+    metrics_peers: Annotated[
+        kinds.Boolean, Flag("Count pulls by source too, 256 of them at most. With --metrics-port only.")
+    ] = False
     log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
     log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"
 

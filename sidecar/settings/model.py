@@ -7,7 +7,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
 from sidecar.settings.groups import Engines, PullRescue, PullVerification, Serving, SourceGuard, Transfer
-from sidecar.settings.groups_more import Allowlist, Configuration, MoRIIO, Observability, PeerLogging
+from sidecar.settings.groups_more import (
+    Allowlist,
+    Configuration,
+    MoRIIO,
+    Observability,
+    PeerLogging,
+    Reuse,
+)
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -17,6 +24,7 @@ GROUPS: tuple[type[Group], ...] = (
     SourceGuard,
     PullRescue,
     PullVerification,
+    Reuse,
     Observability,
     Allowlist,
     Configuration,
@@ -32,6 +40,7 @@ class Settings(
     SourceGuard,
     PullRescue,
     PullVerification,
+    Reuse,
     Observability,
     Allowlist,
     Configuration,

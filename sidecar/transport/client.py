@@ -53,6 +53,11 @@ class Transport(httpx.AsyncBaseTransport):
         self._pool = Pool(idle_expiry_s, max_idle_per_host)
         self._numbers = itertools.count(1)
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many connections carry a request and how many wait for one."""
+        return self._pool.standing
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send request and return its response, the body still to be read (a BodyStream).
 

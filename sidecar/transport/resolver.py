@@ -7,6 +7,7 @@ the process's exit; here each name has a daemon thread of its own.
 
 import asyncio
 import contextlib
+import errno
 import functools
 import ipaddress
 import socket
@@ -20,6 +21,9 @@ _LOOPBACK = ("127.0.0.1", "::1")
 # Threads at most: clients choose names, and a hanging one keeps its thread until the system gives up (glibc:
 # 5 s, twice per name server). Engines are few and mostly named by address.
 _MAX_LOOKUPS = 32
+
+# The engine is not to blame: this process or its machine has no descriptor or no memory left (socket(2)).
+OWN_FAULTS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -72,6 +76,8 @@ class Resolver:
             except ssl.SSLError:
                 raise  # it accepts and is not to be trusted: no other address makes up for that
             except OSError as error:
+                if error.errno in OWN_FAULTS:
+                    raise  # no other address makes up for that either
                 failures[address] = error
         if len(failures) == 1:
             raise failures.popitem()[1]

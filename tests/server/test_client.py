@@ -35,6 +35,28 @@ def says(
     return application
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["with the head", "after the head"])
+async def test_pieces_are_counted_and_the_first_one_is_timed(*, waits: bool) -> None:
+    seen: list[tuple[int, int, float | None]] = []
+
+    async def serve(client: Client) -> None:
+        client.start(200, [], body_length=None)
+        if waits:
+            await asyncio.sleep(0.02)  # the head leaves alone
+        seen.append((client.writes, client.sent_bytes, client.first_byte_s))
+        before_s = time.monotonic()
+        for piece in (b"one", b"", b"three"):
+            client.write(piece)
+        assert client.first_byte_s is not None
+        assert before_s <= client.first_byte_s <= time.monotonic()
+        seen.append((client.writes, client.sent_bytes, None))
+        client.finish()
+
+    async with serving(direct(serve)) as stage, stage.caller() as caller:
+        assert (await caller.ask(get())).body == b"onethree"
+    assert seen == [(0, 0, None), (2, 8, None)]
+
+
 async def test_a_request_is_shown_as_it_was_sent() -> None:
     seen: list[Client] = []
     before_s = time.monotonic()
@@ -215,6 +237,20 @@ async def test_a_dropped_answer_without_length_is_seen_as_a_reset() -> None:
     async with serving(direct(application)) as stage, stage.caller() as caller:
         await caller.send(b"GET / HTTP/1.0\r\n\r\n")
         assert await caller.reset()
+
+
+async def test_an_answer_of_which_nothing_has_left_can_be_taken_back_and_another_given() -> None:
+    def application(client: Client) -> None:
+        client.start(200, [(b"x-first", b"1")], body_length=None)
+        assert client.retract()
+        client.start(502, [(b"x-second", b"2")], body_length=2)
+        client.write(b"no")
+        assert not client.retract()
+        client.finish()
+
+    answer = await asked(application, get())
+    assert (answer.status, answer.body) == (502, b"no")
+    assert answer.headers == [(b"x-second", b"2"), (b"content-length", b"2")]
 
 
 async def test_a_head_without_a_body_yet_is_not_sent_when_the_answer_is_dropped() -> None:

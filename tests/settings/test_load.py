@@ -70,9 +70,14 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "silent_zero_threshold": 5,
         "silent_zero_suspend": True,
         "silent_zero_retry_s": 30.0,
+        "enable_bidirectional_kv_xfer": False,
+        "bidirectional_kv_ttl_s": 300.0,
+        "bidirectional_kv_entries": 4096,
+        "bidirectional_kv_bytes": 33554432,
         "tracing": False,
         "metrics_port": 0,
         "metrics_cert_dir": None,
+        "metrics_peers": False,
         "log_level": "info",
         "log_format": "json",
         "enable_ssrf_protection": False,
@@ -372,6 +377,14 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
                 "not sglang"
             ],
         ),
+        (
+            ["--enable-bidirectional-kv-xfer", "--kv-connector=offloading"],
+            ["--enable-bidirectional-kv-xfer: goes with --kv-connector=nixlv2 only, not offloading"],
+        ),
+        (
+            ["--bidirectional-kv-ttl=8m"],
+            ["--bidirectional-kv-ttl: 8m is over 7m50s: decoders free blocks after 8m"],
+        ),
         (["--port=8200"], ["--port: 8200 is the same port as --model-server-port 8200"]),
         (
             ["--configuration=model-server-port: 8000"],
@@ -390,6 +403,7 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
             ],
             ["--port: 65534 and the 3 ranks' ports above it pass 65535"],
         ),
+        (["--metrics-peers"], ["--metrics-peers: goes with --metrics-port only"]),
         (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
         (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
         (
@@ -408,6 +422,14 @@ def test_what_does_not_go_together_is_refused(argv: list[str], problems: list[st
 
 def test_pulls_go_with_nixl() -> None:
     assert loaded("--enable-p2p-pull", "--kv-connector=nixlv2").enable_p2p_pull is True
+
+
+def test_bidirectional_transfer_goes_with_nixl_but_not_with_moriio() -> None:
+    assert (
+        loaded("--enable-bidirectional-kv-xfer", "--bidirectional-kv-ttl=470s").bidirectional_kv_ttl_s == 470
+    )
+    refused = problems_of("--enable-bidirectional-kv-xfer", "--moriio-write-mode")
+    assert "--enable-bidirectional-kv-xfer: does not go with --moriio-write-mode" in refused
 
 
 def test_a_certificate_directory_must_hold_both_files(tmp_path: Path) -> None:
