@@ -49,6 +49,7 @@ bench-table: $(STAMP) ## The same with vllm-router and 100,000 requests, kept as
 lock: $(STAMP) ## Pin the dependencies again, with hashes
 	$(BIN)/pip-compile $(LOCK) --extra otlp --extra kubernetes --output-file requirements.txt pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --all-extras --allow-unsafe --output-file requirements-dev.txt pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --allow-unsafe --build-deps-for wheel --only-build-deps --output-file deploy/image/requirements-build.txt pyproject.toml
 LOCK := --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --upgrade
 
 clean: ## Remove what the targets made
