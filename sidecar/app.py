@@ -19,13 +19,16 @@ from sidecar.counters import UNCOUNTED, Counters
 from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
+from sidecar.observers.ring import Ring
 from sidecar.parts import build
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
-from sidecar.settings import Settings
+from sidecar.settings import Settings, config_of
+from sidecar.stages import schemes_of
 
 if TYPE_CHECKING:
+    from sidecar.debug.endpoints import Debug
     from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
@@ -52,8 +55,10 @@ def server_of(
 ) -> Server:
     """The whole sidecar of one rank as a server that is given its listening sockets."""
     shared = shared or Shared(serving_tls(settings))
-    services = build(settings, watchers, rank=rank, counters=counters)
-    front = Front(services, own_endpoints(services, settings, shared))
+    ring = Ring(settings.debug_ring) if settings.debug_endpoints else None
+    services = build(settings, [*watchers, *([ring] if ring else [])], rank=rank, counters=counters)
+    debug = _debug(settings, services, ring, rank) if ring else None
+    front = Front(services, own_endpoints(services, settings, shared, debug))
     return server(front, shared.tls, settings.shutdown_grace_s)
 
 
@@ -76,7 +81,9 @@ class Front:
             await Exchange(self._services, scope["extensions"]["sidecar.client"]).run()
 
 
-def own_endpoints(services: Services, settings: Settings, shared: Shared) -> FastAPI:
+def own_endpoints(
+    services: Services, settings: Settings, shared: Shared, debug: Debug | None = None
+) -> FastAPI:
     """The endpoints that the sidecar answers itself, and what runs beside the exchanges."""
 
     @contextlib.asynccontextmanager
@@ -94,7 +101,7 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
                 poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
                 stack.callback(poll.cancel)
             if shared.metrics:
-                await stack.enter_async_context(shared.metrics.serving())
+                await stack.enter_async_context(shared.metrics.serving(debug))
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -106,6 +113,14 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
         return Response(status_code=200)
 
     return app
+
+
+def _debug(settings: Settings, services: Services, ring: Ring, rank: int) -> Debug:
+    from sidecar.debug.endpoints import Debug, Facts  # only when they are on
+
+    processes = settings.workers * settings.data_parallel_size
+    facts = Facts(settings.kv_connector, schemes_of(settings), config_of(settings), rank, processes)
+    return Debug(services, ring, facts)
 
 
 def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:

@@ -71,6 +71,12 @@ class SourceGuard:
         """How many sources are remembered."""
         return len(self._sources)
 
+    @property
+    def states(self) -> dict[Endpoint, bool]:
+        """Whether each source accepted when it was last probed, where that still holds."""
+        now_s = monotonic()
+        return {p2p: source.good for p2p, source in self._sources.items() if now_s < source.expires_at_s}
+
     async def __aenter__(self) -> SourceGuard:
         await self._probes.__aenter__()
         return self

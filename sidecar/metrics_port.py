@@ -10,12 +10,15 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
 from sidecar.observers.board import Board
 from sidecar.server.run import beside
+
+if TYPE_CHECKING:
+    from sidecar.debug.endpoints import Debug
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,17 @@ class MetricsPort:
     board: Board
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Serve it in the running loop for as long as the block lasts."""
-        async with beside(_endpoints(self.board), self.tls, self.listener):
-            yield
+    async def serving(self, debug: Debug | None = None) -> AsyncIterator[None]:
+        """Serve it in the running loop for as long as the block lasts, with the debug endpoints if given."""
+        async with beside(_endpoints(self.board, debug), self.tls, self.listener):
+            try:
+                yield
+            finally:
+                if debug:
+                    debug.stopping.set()
 
 
-def _endpoints(board: Board) -> FastAPI:
+def _endpoints(board: Board, debug: Debug | None = None) -> FastAPI:
     from sidecar.observers.exposition import CONTENT_TYPE, Exposition  # only when there is such a port
 
     exposition = Exposition(board)
@@ -44,4 +51,6 @@ def _endpoints(board: Board) -> FastAPI:
     async def metrics() -> Response:
         return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
 
+    if debug:
+        app.include_router(debug.router())
     return app

@@ -72,6 +72,7 @@ def build(
         scraper=scraper,
         moriio_hosts=hosts,
         counters=counters,
+        debug=settings.debug_endpoints,
     )
 
 

@@ -28,7 +28,8 @@ from sidecar.yields import Yields
 class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`.
 
-    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
+    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges. debug:
+    whether clients may ask by header what was done for them.
     """
 
     rules: routing.Rules
@@ -45,4 +46,5 @@ class Services:
     verifier: Verifier
     scraper: Scraper
     counters: Counters = UNCOUNTED
+    debug: bool = False
     replies: Replies = field(default_factory=Replies)
