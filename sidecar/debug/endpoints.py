@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from fastapi.responses import StreamingResponse
 
 from sidecar import __version__
 from sidecar import headers as names
-from sidecar.debug.explain import Deciding, explained
+from sidecar.debug.explain import Deciding, explained, pretty
 from sidecar.debug.sources import state_of, table
 from sidecar.observers.ring import OUTCOMES, Ring
 from sidecar.plan import Role
@@ -147,7 +147,13 @@ class Debug:
         return {"pid": os.getpid(), "rank": self._facts.rank, "of_processes": self._facts.processes}
 
     def _hello(self) -> dict[str, Any]:
-        return {"sidecar": __version__, "worker": self._worker(), "config": self._facts.config}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {
+            "sidecar": __version__,
+            "now": now,
+            "worker": self._worker(),
+            "config": self._facts.config,
+        }
 
 
 _EVERY = 999_999_999
@@ -163,9 +169,7 @@ class Posed:
 
 
 def _json(content: bytes, status: int = 200) -> Response:
-    with contextlib.suppress(msgspec.DecodeError):  # a lone surrogate (see `body`): on one line then
-        content = msgspec.json.format(content)
-    return Response(content + b"\n", status, headers=_SAFE, media_type=_JSON)
+    return Response(pretty(content) + b"\n", status, headers=_SAFE, media_type=_JSON)
 
 
 def _wrong(message: str, status: int = 400) -> Response:

@@ -6,7 +6,8 @@ sources is only looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,8 @@ from sidecar.plan import Leg, Role
 from sidecar.planning import Planner
 from sidecar.routing import NoPull, Route, Rules
 
-_NOTES = (
-    "nothing was sent; ids are fresh for each request, so those shown are examples",
-    "values in <…> stand for what an engine would answer, which is taken for granted to succeed",
-)
+_SENT = "nothing was sent; ids are fresh for each request, so those shown are examples"
+_ANSWERED = "that engines answer is taken for granted; values in <…> stand for what they would answer"
 _MORE = "the decode is chunked: while a chunk ends for its budget, another leg with the text so far follows"
 
 
@@ -67,7 +66,14 @@ async def explained(asked: Asking, deciding: Deciding, *, prompts: bool = False)
     except SidecarError as error:
         refusal = {"status": error.status, "type": error.type, "message": error.message}
         told |= {"answer": "refused", "refusal": refusal, "why": [error.message], "legs": []}
-    return msgspec.json.encode(told)
+    return pretty(msgspec.json.encode(told))
+
+
+def pretty(text: bytes, indent: int = 2) -> bytes:
+    """A JSON text with line breaks, on one line for 0; as it is where msgspec 0.23 cannot read it."""
+    with contextlib.suppress(msgspec.DecodeError):  # a lone surrogate (see `body`)
+        return msgspec.json.format(text, indent=indent)
+    return text
 
 
 async def _routed(asked: Asking, api: Api, deciding: Deciding, *, prompts: bool) -> dict[str, Any]:
@@ -85,7 +91,7 @@ async def _routed(asked: Asking, api: Api, deciding: Deciding, *, prompts: bool)
         "route": _route(route, state),
         "why": list(reasons(route, story.alone, state)),
         "legs": [_leg(sent, deciding, prompts=prompts) for sent in story.legs],
-        "notes": [*_NOTES, *_more(story)],
+        "notes": [_SENT, *_notes(story)],
     }
 
 
@@ -95,8 +101,11 @@ def _refusal(state: SourceState) -> NoPull | None:
     return NoPull.SILENT if state.resting else None
 
 
-def _more(story: Played) -> list[str]:
-    return [_MORE] if story.more else []
+def _notes(story: Played) -> Iterator[str]:
+    if story.answered:
+        yield _ANSWERED
+    if story.chunked:
+        yield _MORE
 
 
 def _passed_through(asked: Asking, deciding: Deciding) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def _passed_through(asked: Asking, deciding: Deciding) -> dict[str, Any]:
         "route": _route(Route(decoder), None),
         "why": ["the path is not routed: the local engine answers, whatever the headers name"],
         "legs": [_leg(sent, deciding, prompts=False)],
-        "notes": list(_NOTES[:1]),
+        "notes": [_SENT],
     }
 
 

@@ -47,24 +47,25 @@ class Sent:
 
 @dataclass(slots=True)
 class Played:
-    """What a plan would do. alone, handoff_lost: as its end says (`plan.Deliver`). more: legs like the last
-    may follow.
+    """What a plan would do. alone: as its end says (`plan.Deliver`). answered: it was given placeholders.
+    chunked: legs like the last may follow.
     """
 
     legs: list[Sent] = field(default_factory=list)
     alone: str | None = None
-    handoff_lost: str | None = None
-    more: bool = False
+    answered: bool = False
+    chunked: bool = False
 
 
 def played(plan: Plan) -> Played:
     """Run the plan to its end. Raises the SidecarError that it raises."""
-    story = Played()
+    story, when = Played(), None
     try:
-        step, when = next(plan), None
+        step = next(plan)
         while len(story.legs) < MAX_LEGS:
             story.legs += _sent(step, when)
-            story.more = story.more or _is_chunk(step)
+            story.answered |= isinstance(step, Ask)
+            story.chunked |= _is_chunk(step)
             when = _IF_REFUSED if isinstance(step, Offer) else when
             step = plan.send(_replies(step))
         plan.close()
@@ -103,7 +104,7 @@ def _end(story: Played, end: End, when: str | None) -> None:
         case Deliver() as deliver:
             held = " once what runs beside has succeeded" if deliver.after_started else ""
             story.legs.append(Sent(deliver.leg, f"sent, and its answer given to the client{held}", when))
-            story.alone, story.handoff_lost = deliver.alone, deliver.handoff_lost
+            story.alone = deliver.alone
             if deliver.otherwise:
                 story.legs.append(Sent(deliver.otherwise.leg, "sent instead", _IF_FAILED))
         case Finish():

@@ -28,11 +28,6 @@ ALONE = {
     Alone.SEVERAL_PROMPTS: "several prompts would all get the params of the first",
     Alone.PROMPT_LOGPROBS: "log probabilities of the prompt need its whole computation by the decoder",
 }
-LOST = {
-    "prefill_without_kv_transfer_params": "the prefiller answered no kv_transfer_params",
-    "prefill_with_incomplete_kv_transfer_params": "the prefiller's kv_transfer_params are incomplete",
-    "prefill_failed": "no prefiller could be had",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,17 @@ from typing import Any
 
 from sidecar.debug.reasons import SourceState
 from sidecar.endpoint import Endpoint
-from sidecar.guard import SourceGuard
+from sidecar.guard import Probed, SourceGuard
 from sidecar.yields import Yield, Yields
 
 # Those told of last; a page of more is no longer read by anybody.
 MAX_SHOWN = 200
 
-_STATES = {True: "accepts", False: "refuses", None: "unknown"}
-
 
 def state_of(p2p: Endpoint, guard: SourceGuard | None, yields: Yields) -> SourceState:
     """What a request that names this source would find."""
-    known = "off" if guard is None else _STATES[guard.states.get(p2p)]
+    probed = guard.states.get(p2p) if guard else None
+    known = _called(guard, probed if probed and probed.holds else None)
     return SourceState(known, yields.resting(p2p))
 
 
@@ -28,14 +27,21 @@ def table(guard: SourceGuard | None, yields: Yields) -> list[dict[str, Any]]:
     """Every source that is remembered, the one told of last first."""
     states = guard.states if guard else {}
     shown = list(reversed(dict.fromkeys([*states, *yields.sources])))[:MAX_SHOWN]
-    return [_row(p2p, _STATES[states.get(p2p)] if guard else "off", yields) for p2p in shown]
+    return [_row(p2p, guard, states.get(p2p), yields) for p2p in shown]
 
 
-def _row(p2p: Endpoint, guard: str, yields: Yields) -> dict[str, Any]:
+def _called(guard: SourceGuard | None, probed: Probed | None) -> str:
+    if guard is None:
+        return "off"
+    return "unknown" if probed is None else "accepts" if probed.good else "refuses"
+
+
+def _row(p2p: Endpoint, guard: SourceGuard | None, probed: Probed | None, yields: Yields) -> dict[str, Any]:
     given = yields.sources.get(p2p) or Yield()
     return {
         "source": p2p.netloc,
-        "guard": guard,
+        "guard": _called(guard, probed),
+        "guard_holds": probed is not None and probed.holds,
         "pulls": given.pulls,
         "moved_bytes": given.moved_bytes,
         "moved_tokens": given.moved_tokens,

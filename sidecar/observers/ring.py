@@ -56,7 +56,7 @@ class Ring(Observer):
         if entry is None:
             return
         entry.pending.pop(_key(record)).update(_settled(record))
-        entry.told["outcome"] = str(record.outcome)
+        entry.told["outcome"] = [leg["pull"]["outcome"] for leg in entry.told["legs"] if "pull" in leg][-1]
         self.version += 1
         entry.version = self.version
 

@@ -46,6 +46,8 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "tracing": ("true", True),
     "metrics-port": ("9090", 9090),
     "metrics-cert-dir": ("/metrics", Path("/metrics")),
+    "debug-endpoints": ("true", True),
+    "debug-ring": ("16", 16),
     "log-level": ("warning", "warning"),
     "log-format": ("text", "text"),
     "enable-ssrf-protection": ("true", True),
