@@ -15,8 +15,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (under a minute)
-	$(BIN)/sidecar lab demo
+demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (KEEP=1 goes on, with the debug page)
+	$(BIN)/sidecar lab demo $(if $(KEEP),--keep)
 
 test: $(STAMP) ## All tests but real engines and benchmarks
 	$(BIN)/python -m pytest

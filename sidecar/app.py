@@ -22,15 +22,17 @@ from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.observers.board import Row, RowCounters
+from sidecar.observers.ring import Ring
 from sidecar.parts import build
 from sidecar.readiness import Condition, Readiness
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
-from sidecar.settings import Settings
-from sidecar.stages import engine_tls
+from sidecar.settings import Settings, config_of
+from sidecar.stages import engine_tls, schemes_of
 
 if TYPE_CHECKING:
+    from sidecar.debug.endpoints import Debug
     from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
@@ -63,10 +65,12 @@ def server_of(
     row: where this process counts; None while metrics are off.
     """
     shared = shared or Shared(serving_tls(settings))
+    ring = Ring(settings.debug_ring) if settings.debug_endpoints else None
+    watchers = [*watchers, *([ring] if ring else [])]
     services = build(settings, watchers, rank=rank, counters=UNCOUNTED if row is None else RowCounters(row))
     conditions: list[Condition] = []
     ready = Readiness([services.rules.decoder], engine_tls(settings, "decoder"), conditions)
-    own = Own(settings, shared, row, ready)
+    own = Own(settings, shared, row, ready, _debug(settings, services, ring, rank) if ring else None)
     serving = server(Front(services, own_endpoints(services, own)), shared.tls, settings.shutdown_grace_s)
     conditions.append(lambda: "the sidecar is shutting down" if serving.should_exit else None)
     known = services.protection
@@ -101,6 +105,7 @@ class Own:
     shared: Shared
     row: Row | None
     ready: Readiness
+    debug: Debug | None
 
 
 def own_endpoints(services: Services, own: Own) -> FastAPI:
@@ -127,7 +132,7 @@ def own_endpoints(services: Services, own: Own) -> FastAPI:
                 stack.callback(poll.cancel)
             if own.shared.metrics:
                 ready = _of_all_ranks(own.ready, own.settings)
-                await stack.enter_async_context(own.shared.metrics.serving(ready))
+                await stack.enter_async_context(own.shared.metrics.serving(ready, own.debug))
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -147,6 +152,14 @@ def _of_all_ranks(ready: Readiness, settings: Settings) -> Readiness:
     first = settings.model_server_port
     engines = [Endpoint("localhost", first + rank) for rank in range(settings.data_parallel_size)]
     return Readiness(engines, ready.tls, ready.conditions)
+
+
+def _debug(settings: Settings, services: Services, ring: Ring, rank: int) -> Debug:
+    from sidecar.debug.endpoints import Debug, Facts  # only when they are on
+
+    processes = settings.workers * settings.data_parallel_size
+    facts = Facts(settings.kv_connector, schemes_of(settings), config_of(settings), rank, processes)
+    return Debug(services, ring, facts)
 
 
 def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from sidecar import problem, routing
 from sidecar.errors import LegRefused, OutOfMemory, ShuttingDown, SidecarError, TargetDenied
 from sidecar.intake import read_call, screened
 from sidecar.observers import ExchangeRecord
+from sidecar.observers.debug_headers import debug_headers
 from sidecar.plan import Deliver, Leg, Peer, Plan, Role
 from sidecar.relay import Relay
 from sidecar.routing import NoPull, Route
@@ -47,6 +49,9 @@ class Exchange:
             started_s=client.received_at_s,
             request_id=(names.first(client.headers, names.REQUEST_ID) or b"").decode("latin-1"),
         )
+        if services.debug and (wanted := names.first(client.headers, names.DEBUG)) is not None:
+            client.headers = list(names.without(client.headers, names.DEBUG))
+            client.also = partial(debug_headers, record, monotonic) if wanted == b"1" else None
         self._relay = Relay(client, record)
         self._steps = Steps(services, client, record, self._relay)
 

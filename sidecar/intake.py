@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sidecar import headers as names
 from sidecar.allowlist import Allowlist
@@ -24,9 +24,6 @@ from sidecar.kvparams import Policy, cleared, refuse_shared, screen
 from sidecar.routing import Route
 from sidecar.server.client import BodyTooLarge
 
-if TYPE_CHECKING:
-    from sidecar.server.client import Client
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -36,7 +33,22 @@ class Limits:
     client_params: Policy
 
 
-async def read_call(client: Client, api: Api, limits: Limits) -> Call:
+class Asking(Protocol):
+    """One request as far as a call is made of it; a `Client` is one."""
+
+    @property
+    def target(self) -> bytes:
+        """Its path and query, as sent."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Its fields, as sent."""
+
+    async def read_body(self, limit_bytes: int) -> bytes | bytearray:
+        """Its whole body. Raises BodyTooLarge."""
+
+
+async def read_call(client: Asking, api: Api, limits: Limits) -> Call:
     """Read the request's body and make the call of it.
 
     Raises RequestTooLarge, UnsupportedEncoding or BadRequest, naming the flag, header or field.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 
 from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.connectors.options import MoRIIO
@@ -37,23 +37,49 @@ from sidecar.websocket import Tunnels
 from sidecar.yields import YieldRules, Yields
 
 
+@dataclass(frozen=True, slots=True)
+class Deciders:
+    """What decides about requests. connector: the row of the table that the settings name."""
+
+    connector: Connector
+    rules: Rules
+    planner: Planner
+    limits: Limits
+
+
+def deciders(settings: Settings, *, rank: int = 0) -> Deciders:
+    """What decides about requests, as it is before any name of a host is looked up."""
+    # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
+    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
+    return Deciders(
+        connector,
+        _rules(settings, connector, rank),
+        Planner(
+            connector,
+            _options(settings),
+            ec_connector=settings.ec_connector,
+            chunk_tokens=settings.decode_chunk_size,
+            local_after_failure=settings.prefill_failure_policy == "local",
+        ),
+        Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
+    )
+
+
 def build(
     settings: Settings, watchers: Sequence[Observer], *, rank: int = 0, counters: Counters = UNCOUNTED
 ) -> Services:
     """The parts that every exchange uses, watched by these and by what verifies pulls."""
-    # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
-    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
+    decides = deciders(settings, rank=rank)
     yields = Yields(_yield_rules(settings))
     scraper = Scraper(_scraping_tls(settings))
-    rules = _rules(settings, connector, rank)
-    verifier = _verifier(settings, scraper, rules, Observers([*watchers, yields]))
+    verifier = _verifier(settings, scraper, decides.rules, Observers([*watchers, yields]))
     observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     resolver = Resolver()
-    hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver, counters)
+    hosts = MoRIIOHosts(decides.planner.options, _lookup_times(settings), resolver, counters)
     return Services(
-        rules=rules,
-        planner=_planner(settings, hosts.keeping(connector), hosts.options),
-        limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
+        rules=decides.rules,
+        planner=replace(decides.planner, connector=hosts.keeping(decides.connector)),
+        limits=decides.limits,
         upstream=Upstream(
             stages_of(settings, resolver),
             observers,
@@ -72,6 +98,7 @@ def build(
         protection=protection_of(settings),
         counters=counters,
         turns=remembering(settings),
+        debug=settings.debug_endpoints,
     )
 
 
@@ -86,16 +113,6 @@ def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
         sample=settings.enable_prefiller_sampling,
         encode=settings.ec_connector is not None,
     ).at(rank)
-
-
-def _planner(settings: Settings, connector: Connector, options: Options) -> Planner:
-    return Planner(
-        connector,
-        options,
-        ec_connector=settings.ec_connector,
-        chunk_tokens=settings.decode_chunk_size,
-        local_after_failure=settings.prefill_failure_policy == "local",
-    )
 
 
 def _verifier(settings: Settings, scraper: Scraper, rules: Rules, told: Observers) -> Verifier:

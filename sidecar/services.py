@@ -33,7 +33,7 @@ class Services:
     `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`.
 
     protection: where legs may go. choose(n): picks one of n prefillers. counters: of what happens beside the
-    records of exchanges.
+    records of exchanges. debug: whether clients may ask by header what was done for them.
     """
 
     rules: routing.Rules
@@ -52,5 +52,6 @@ class Services:
     scraper: Scraper
     protection: Protection
     counters: Counters = UNCOUNTED
+    debug: bool = False
     replies: Replies = field(default_factory=Replies)
     turns: Turns | None = None

@@ -41,6 +41,11 @@ def engine_tls(settings: Settings, name: str) -> ssl.SSLContext | None:
     return context
 
 
+def schemes_of(settings: Settings) -> dict[Role, str]:
+    """The URL scheme of every role's engines."""
+    return {role: "https" if name in settings.enable_tls else "http" for role, name in _NAMES.items()}
+
+
 def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
     context = engine_tls(settings, name)
     transport = Transport(

@@ -10,7 +10,7 @@ from pathlib import Path
 from sidecar.settings.durations import format_duration
 from sidecar.settings.flag import settings_of
 from sidecar.settings.groups_more import MoRIIO
-from sidecar.settings.model import SETTINGS, Settings
+from sidecar.settings.model import BY_FIELD, SETTINGS, Settings
 from sidecar.settings.sources import Said
 
 _LAST_PORT = 65535
@@ -52,6 +52,7 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
         yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
     yield from _allowlist(settings, name)
+    yield from _debug(settings, name)
     yield from _moriio(settings, name)
 
 
@@ -118,6 +119,13 @@ def _certificate(directory: Path, flag: str) -> Iterator[str]:
     for file in ("tls.crt", "tls.key"):
         if not os.access(Path(directory, file), os.R_OK):
             yield f"{flag}: {str(directory)!r} has no readable {file}"
+
+
+def _debug(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if settings.debug_endpoints and not settings.metrics_port:
+        yield f"{name('debug_endpoints')}: needs a port that no client reaches (--metrics-port)"
+    if settings.debug_ring != BY_FIELD["debug_ring"].default and not settings.debug_endpoints:
+        yield f"{name('debug_ring')}: goes with --debug-endpoints only"
 
 
 def _moriio(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

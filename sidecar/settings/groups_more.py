@@ -47,6 +47,18 @@ class Observability(Group):
     metrics_peers: Annotated[
         kinds.Boolean, Flag("Count pulls by source too, 256 of them at most. With --metrics-port only.")
     ] = False
+    debug_endpoints: Annotated[
+        kinds.Boolean,
+        Flag(
+            "Serve /debug/ on --metrics-port, which it needs, and tell clients that send x-sidecar-debug: 1 "
+            "what was done for them."
+        ),
+    ] = False
+    # Some 2 KB each, so a megabyte: what a person looks back over, and at 10 requests a second most of a
+    # minute.
+    debug_ring: Annotated[
+        kinds.Count, Flag("How many exchanges each process remembers. With --debug-endpoints only.")
+    ] = 512
     log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
     log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"
 

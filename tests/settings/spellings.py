@@ -52,6 +52,8 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "metrics-port": ("9090", 9090),
     "metrics-cert-dir": ("/metrics", Path("/metrics")),
     "metrics-peers": ("true", True),
+    "debug-endpoints": ("true", True),
+    "debug-ring": ("16", 16),
     "log-level": ("warning", "warning"),
     "log-format": ("text", "text"),
     "enable-ssrf-protection": ("true", True),

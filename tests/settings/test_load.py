@@ -78,6 +78,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "metrics_port": 0,
         "metrics_cert_dir": None,
         "metrics_peers": False,
+        "debug_endpoints": False,
+        "debug_ring": 512,
         "log_level": "info",
         "log_format": "json",
         "enable_ssrf_protection": False,
@@ -401,6 +403,8 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
             ["--port: 65534 and the 3 ranks' ports above it pass 65535"],
         ),
         (["--metrics-peers"], ["--metrics-peers: goes with --metrics-port only"]),
+        (["--debug-endpoints"], ["--debug-endpoints: needs a port that no client reaches (--metrics-port)"]),
+        (["--debug-ring=9", "--metrics-port=9"], ["--debug-ring: goes with --debug-endpoints only"]),
         (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
         (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
         (
