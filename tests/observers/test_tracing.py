@@ -653,3 +653,16 @@ def test_shutdown_gives_up_on_a_collector_that_does_not_answer(caplog: pytest.Lo
     exporter.released.set()
     expected = "the last spans could not be exported within 0.05 s and are lost"
     assert [line.getMessage() for line in caplog.records] == [expected]
+
+
+def test_limits_from_the_environment_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "2")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "3")
+    played = stage()
+    with played.tracing.exchange(chat(None)):
+        pass
+    [server] = played.exported.get_finished_spans()
+    attributes = dict(server.attributes or {})
+    assert len(attributes) == 2
+    assert all(len(str(value)) <= 3 for value in attributes.values())
+    assert server.dropped_attributes > 0
