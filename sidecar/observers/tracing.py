@@ -124,9 +124,7 @@ class Tracing(Observer):
             return _NOTHING
         assert self._spans is not None
         place = self._inside(trace, str(record.leg.role), SpanKind.INTERNAL)
-        if record.pull is not None:
-            record.pull.context = place.context
-        return Recording(self._spans, self._legs, record, place, self._told_of_leg)
+        return _Leg(self._spans, self._legs, record, place, self._told_of_leg)
 
     def attempt(self, record: Attempt) -> Watch:
         """See Observer.attempt. Its traceparent names a span of its own, recorded or not."""
@@ -183,6 +181,15 @@ class Tracing(Observer):
             trace_flags=outer.trace_flags,
             trace_state=outer.trace_state,
         )
+
+
+class _Leg(Recording):
+    """A leg's span, inside which its pull's lies."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self.record.pull is not None:  # known once the verifier has been entered, which is first
+            self.record.pull.context = self.place.context
 
 
 class _Attempt(Recording):
