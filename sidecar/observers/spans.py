@@ -34,11 +34,11 @@ _ENGINE_PATHS = frozenset(api.path.decode() for api in APIS) | {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a span's status is ERROR. kind: its `error.type`, a short label or an HTTP status. text: the
-    status's description.
+    """Why a span's status is ERROR. kind: its `error.type`, a short label or an HTTP status, if it has one.
+    text: the status's description.
     """
 
-    kind: str
+    kind: str | None
     text: str | None
 
 
