@@ -10,7 +10,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
@@ -21,6 +21,7 @@ from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.parts import build
+from sidecar.server.client_ca import Demand
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
@@ -40,10 +41,31 @@ Scope = MutableMapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all processes of one sidecar have in common. tls: of the serving ports, None for plain HTTP."""
+    """What all processes of one sidecar have in common. tls: of the serving ports, None for plain HTTP.
+
+    demand: what keeps that in step with `--client-ca-file`, None without.
+    """
 
     tls: ssl.SSLContext | None
     metrics: MetricsPort | None = None
+    demand: Demand | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, metrics: MetricsPort | None = None) -> Shared:
+        """Raises ValueError that begins with the flag's name."""
+        if not settings.secure_serving:
+            return cls(None, metrics)
+        make = partial(
+            serving_context,
+            settings.cert_path,
+            settings.tls_min_version,
+            settings.tls_cipher_suites,
+            settings.pod_ip,
+        )
+        if settings.client_ca_file is None:
+            return cls(make(), metrics)
+        demand = Demand(make, settings.client_ca_file, settings.cert_path)
+        return cls(demand.context, metrics, demand)
 
 
 def server_of(
@@ -55,7 +77,7 @@ def server_of(
     counters: Counters = UNCOUNTED,
 ) -> Server:
     """The whole sidecar of one rank as a server that is given its listening sockets."""
-    shared = shared or Shared(serving_tls(settings))
+    shared = shared or Shared.of(settings)
     services = build(settings, watchers, rank=rank, counters=counters)
     front = Front(services, own_endpoints(services, settings, shared))
     return server(front, shared.tls, settings.shutdown_grace_s)
@@ -95,9 +117,8 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
             await stack.enter_async_context(services.scraper)
             verifying = background.create_task(services.verifier.run())
             stack.callback(verifying.cancel)
-            for context, directory in _certificates(settings, shared):
-                poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
-                stack.callback(poll.cancel)
+            for polling in _polling(services, settings, shared):
+                stack.callback(background.create_task(polling).cancel)
             if shared.metrics:
                 await stack.enter_async_context(shared.metrics.serving())
             yield
@@ -123,18 +144,12 @@ def _not_ready() -> Response:
     return Response(content, 503, headers)
 
 
-def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:
-    """The contexts whose certificate comes from a directory."""
-    if shared.tls and settings.cert_path:
-        yield shared.tls, settings.cert_path
+def _polling(services: Services, settings: Settings, shared: Shared) -> Iterator[Coroutine[Any, Any, None]]:
+    """What looks after certificates that come from files."""
+    yield services.engine_tls.keep_up(_CERT_POLL_S)
+    if shared.demand:
+        yield shared.demand.keep_up(_CERT_POLL_S)
+    elif shared.tls and settings.cert_path:
+        yield reload_on_change(shared.tls, settings.cert_path, _CERT_POLL_S)
     if shared.metrics and shared.metrics.tls and settings.metrics_cert_dir:
-        yield shared.metrics.tls, settings.metrics_cert_dir
-
-
-def serving_tls(settings: Settings) -> ssl.SSLContext | None:
-    """The context that clients are served with. Raises ValueError that begins with the flag's name."""
-    if not settings.secure_serving:
-        return None
-    return serving_context(
-        settings.cert_path, settings.tls_min_version, settings.tls_cipher_suites, settings.pod_ip
-    )
+        yield reload_on_change(shared.metrics.tls, settings.metrics_cert_dir, _CERT_POLL_S)

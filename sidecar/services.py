@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sidecar import routing
 from sidecar.counters import UNCOUNTED, Counters
+from sidecar.engine_tls import EngineTLS
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
 from sidecar.moriio_hosts import MoRIIOHosts
@@ -29,8 +30,8 @@ from sidecar.yields import Yields
 class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`.
 
-    protection: where legs may go. choose(n): picks one of n prefillers. counters: of what happens beside the
-    records of exchanges.
+    protection: where legs may go. engine_tls: towards engines. choose(n): picks one of n prefillers.
+    counters: of what happens beside the records of exchanges.
     """
 
     rules: routing.Rules
@@ -47,5 +48,6 @@ class Services:
     verifier: Verifier
     scraper: Scraper
     protection: Protection
+    engine_tls: EngineTLS
     counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)

@@ -44,6 +44,7 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     yield from _pulls(settings, name)
     yield from _ports(settings, name)
     yield from _certificates(settings, name)
+    yield from _trust(settings, name)
     yield from _allowlist(settings, name)
     yield from _moriio(settings, name)
 
@@ -89,6 +90,12 @@ def _certificates(settings: Settings, name: Callable[[str], str]) -> Iterator[st
         yield from _certificate(settings.cert_path, name("cert_path"))
     if settings.metrics_cert_dir is not None:
         yield from _certificate(settings.metrics_cert_dir, name("metrics_cert_dir"))
+    if settings.upstream_client_cert_dir is not None:
+        yield from _certificate(settings.upstream_client_cert_dir, name("upstream_client_cert_dir"))
+    for field in ("upstream_ca_file", "client_ca_file"):
+        file: Path | None = getattr(settings, field)
+        if file is not None and not os.access(file, os.R_OK):
+            yield f"{name(field)}: {str(file)!r} cannot be read"
 
 
 def _certificate(directory: Path, flag: str) -> Iterator[str]:
@@ -98,6 +105,18 @@ def _certificate(directory: Path, flag: str) -> Iterator[str]:
     for file in ("tls.crt", "tls.key"):
         if not os.access(Path(directory, file), os.R_OK):
             yield f"{flag}: {str(directory)!r} has no readable {file}"
+
+
+def _trust(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    """What is said of certificates where none are looked at."""
+    for field in ("upstream_ca_file", "upstream_client_cert_dir"):
+        if getattr(settings, field) is not None and not settings.enable_tls:
+            yield f"{name(field)}: goes with --enable-tls only"
+    for pair in settings.upstream_server_name:
+        if (stage := pair.partition("=")[0]) not in settings.enable_tls:
+            yield f"{name('upstream_server_name')}: {stage!r} is not a stage of --enable-tls"
+    if settings.client_ca_file is not None and not settings.secure_serving:
+        yield f"{name('client_ca_file')}: goes with --secure-serving only"
 
 
 def _moriio(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
 from sidecar.settings.groups import Engines, PullVerification, Serving, SourceGuard, Transfer
 from sidecar.settings.groups_more import Configuration, MoRIIO, Observability, PeerLogging
-from sidecar.settings.groups_protection import Allowlist
+from sidecar.settings.groups_protection import Allowlist, Certificates
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -19,6 +19,7 @@ GROUPS: tuple[type[Group], ...] = (
     PullVerification,
     Observability,
     Allowlist,
+    Certificates,
     Configuration,
     PeerLogging,
     MoRIIO,
@@ -33,6 +34,7 @@ class Settings(
     PullVerification,
     Observability,
     Allowlist,
+    Certificates,
     Configuration,
     PeerLogging,
     MoRIIO,
