@@ -6,7 +6,6 @@ Rule: reads like a table of contents; each part gets plain values, none gets the
 from __future__ import annotations
 
 import random
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -14,12 +13,12 @@ from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.connectors.options import MoRIIO
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.endpoint import Endpoint
+from sidecar.engine_tls import EngineTLS
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
 from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
-from sidecar.plan import Role
 from sidecar.planning import Planner
 from sidecar.protection import protection_of
 from sidecar.recall import remembering
@@ -28,7 +27,7 @@ from sidecar.routing import Rules
 from sidecar.scraping import Scraper
 from sidecar.services import Services
 from sidecar.settings import Settings
-from sidecar.stages import engine_tls, stages_of
+from sidecar.stages import stages_of, trust_of
 from sidecar.started import StartedLegs
 from sidecar.transport import Resolver
 from sidecar.upstream import Retries, Upstream
@@ -71,7 +70,8 @@ def build(
     """The parts that every exchange uses, watched by these and by what verifies pulls."""
     decides = deciders(settings, rank=rank)
     yields = Yields(_yield_rules(settings))
-    scraper = Scraper(_scraping_tls(settings))
+    tls = EngineTLS(trust_of(settings))
+    scraper = Scraper(tls)
     verifier = _verifier(settings, scraper, decides.rules, Observers([*watchers, yields]))
     observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     resolver = Resolver()
@@ -80,13 +80,9 @@ def build(
         rules=decides.rules,
         planner=replace(decides.planner, connector=hosts.keeping(decides.connector)),
         limits=decides.limits,
-        upstream=Upstream(
-            stages_of(settings, resolver),
-            observers,
-            Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
-        ),
+        upstream=Upstream(stages_of(settings, resolver, tls), observers, _retries(settings)),
         observers=observers,
-        tunnels=Tunnels(observers, engine_tls(settings, "decoder"), settings.connect_timeout_s),
+        tunnels=Tunnels(observers, tls, settings.connect_timeout_s),
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
         started=StartedLegs(settings.shutdown_grace_s),
@@ -96,10 +92,15 @@ def build(
         scraper=scraper,
         moriio_hosts=hosts,
         protection=protection_of(settings),
+        engine_tls=tls,
         counters=counters,
         turns=remembering(settings),
         debug=settings.debug_endpoints,
     )
+
+
+def _retries(settings: Settings) -> Retries:
+    return Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s)
 
 
 def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
@@ -123,12 +124,6 @@ def _verifier(settings: Settings, scraper: Scraper, rules: Rules, told: Observer
         interval_s=settings.pull_verification_interval_s,
         sole=settings.workers == 1 and settings.data_parallel_size == 1,
     )
-
-
-def _scraping_tls(settings: Settings) -> dict[Role, ssl.SSLContext]:
-    stages = {Role.PREFILL: "prefiller", Role.DECODE: "decoder"}
-    contexts = {role: engine_tls(settings, stage) for role, stage in stages.items()}
-    return {role: context for role, context in contexts.items() if context is not None}
 
 
 def _verifies(settings: Settings) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sidecar import routing
 from sidecar.counters import UNCOUNTED, Counters
+from sidecar.engine_tls import EngineTLS
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
 from sidecar.moriio_hosts import MoRIIOHosts
@@ -32,8 +33,9 @@ class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. rescuer: None with
     `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`.
 
-    protection: where legs may go. choose(n): picks one of n prefillers. counters: of what happens beside the
-    records of exchanges. debug: whether clients may ask by header what was done for them.
+    protection: where legs may go. engine_tls: towards engines. choose(n): picks one of n prefillers.
+    counters: of what happens beside the records of exchanges. debug: whether clients may ask by header what
+    was done for them.
     """
 
     rules: routing.Rules
@@ -51,6 +53,7 @@ class Services:
     rescuer: Rescuer | None
     scraper: Scraper
     protection: Protection
+    engine_tls: EngineTLS
     counters: Counters = UNCOUNTED
     debug: bool = False
     replies: Replies = field(default_factory=Replies)

@@ -15,8 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar import __version__, headers, logs
-from sidecar.app import Shared, server_of, serving_tls
+from sidecar.app import Shared, server_of
 from sidecar.counters import Event
+from sidecar.engine_tls import EngineTLS
 from sidecar.heap import collect_seldom, keep_freed_memory
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
@@ -31,6 +32,7 @@ from sidecar.processes import Calls, Job, supervise, tried
 from sidecar.protection import protects, try_cluster
 from sidecar.server.tls import serving_context
 from sidecar.settings import Settings, start_line
+from sidecar.stages import trust_of
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
@@ -57,8 +59,9 @@ def serve(settings: Settings) -> int:
     seats = [Seat(rank, worker, row) for row, (rank, worker) in enumerate(places)]
     try:
         try_cluster(settings)
+        EngineTLS(trust_of(settings))
         ports = take_ports(settings)
-        shared = Shared(serving_tls(settings), _metrics_port(settings, ports, rows=len(seats) + 1))
+        shared = Shared.of(settings, _metrics_port(settings, ports, rows=len(seats) + 1))
     except PortTaken as taken:
         return _refuse(1, str(taken))
     except ValueError as error:  # says which flag

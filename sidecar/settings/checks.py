@@ -51,6 +51,7 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     if settings.metrics_peers and not settings.metrics_port:
         yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
+    yield from _trust(settings, name)
     yield from _allowlist(settings, name)
     yield from _debug(settings, name)
     yield from _moriio(settings, name)
@@ -110,6 +111,12 @@ def _certificates(settings: Settings, name: Callable[[str], str]) -> Iterator[st
         yield from _certificate(settings.cert_path, name("cert_path"))
     if settings.metrics_cert_dir is not None:
         yield from _certificate(settings.metrics_cert_dir, name("metrics_cert_dir"))
+    if settings.upstream_client_cert_dir is not None:
+        yield from _certificate(settings.upstream_client_cert_dir, name("upstream_client_cert_dir"))
+    for field in ("upstream_ca_file", "client_ca_file"):
+        file: Path | None = getattr(settings, field)
+        if file is not None and not os.access(file, os.R_OK):
+            yield f"{name(field)}: {str(file)!r} cannot be read"
 
 
 def _certificate(directory: Path, flag: str) -> Iterator[str]:
@@ -126,6 +133,18 @@ def _debug(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
         yield f"{name('debug_endpoints')}: needs a port that no client reaches (--metrics-port)"
     if settings.debug_ring != BY_FIELD["debug_ring"].default and not settings.debug_endpoints:
         yield f"{name('debug_ring')}: goes with --debug-endpoints only"
+
+
+def _trust(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    """What is said of certificates where none are looked at."""
+    for field in ("upstream_ca_file", "upstream_client_cert_dir"):
+        if getattr(settings, field) is not None and not settings.enable_tls:
+            yield f"{name(field)}: goes with --enable-tls only"
+    for pair in settings.upstream_server_name:
+        if (stage := pair.partition("=")[0]) not in settings.enable_tls:
+            yield f"{name('upstream_server_name')}: {stage!r} is not a stage of --enable-tls"
+    if settings.client_ca_file is not None and not settings.secure_serving:
+        yield f"{name('client_ca_file')}: goes with --secure-serving only"
 
 
 def _moriio(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

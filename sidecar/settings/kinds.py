@@ -22,6 +22,7 @@ from sidecar.settings.reading import (
     positive_duration,
     show_list,
     show_optional,
+    stage_name,
     word,
     zap_level,
     zap_word,
@@ -73,6 +74,7 @@ AllowedEndpoints = Annotated[
     tuple[str, ...], Kind("NETWORK|HOST:PORT,...", allowed_endpoint, show_list, many=tuple)
 ]
 Word = Annotated[str, Kind("NAME", word)]
+ServerNames = Annotated[tuple[str, ...], Kind("STAGE=NAME,...", stage_name, show_list, many=tuple)]
 Stages = Annotated[frozenset[Stage], Kind("STAGE,...", one_of(get_args(Stage)), show_list, many=frozenset)]
 MinVersion = Annotated[
     str, Kind("|".join(MIN_VERSIONS), lambda text: one_of(MIN_VERSIONS)(text or _LEAST_VERSION))

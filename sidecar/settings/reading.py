@@ -159,6 +159,14 @@ def allowed_endpoint(text: str) -> str:
     return text
 
 
+def stage_name(text: str) -> str:
+    """Read `stage=name`; kept as it is."""
+    stage, equals, name = text.partition("=")
+    if not equals or not name or any(letter.isspace() for letter in name):
+        raise ValueError(f"{text!r} is not of the form stage=name")
+    return f"{stage}={host(name)}"
+
+
 def word(text: str) -> str:
     if not text or any(letter.isspace() for letter in text):
         raise ValueError(f"{text!r} is not one word")

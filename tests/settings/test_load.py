@@ -86,6 +86,10 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "inference_pool": None,
         "pool_group": "inference.networking.k8s.io",
         "allowed_endpoints": (),
+        "upstream_ca_file": None,
+        "upstream_client_cert_dir": None,
+        "upstream_server_name": (),
+        "client_ca_file": None,
         "configuration": None,
         "configuration_file": None,
         "zap_log_level": None,
@@ -519,4 +523,28 @@ def test_whatever_is_given_the_answer_is_settings_or_lines_that_can_be_printed(a
     ],
 )
 def test_an_allowlist_that_could_not_be_kept_is_refused(argv: list[str], problem: str) -> None:
+    assert problems_of(*argv) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--upstream-ca-file=/etc/hostname"], "--upstream-ca-file: goes with --enable-tls only"),
+        (["--client-ca-file=/none"], "--client-ca-file: '/none' cannot be read"),
+        (
+            ["--client-ca-file=/etc/hostname", "--secure-serving=false"],
+            "--client-ca-file: goes with --secure-serving only",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-client-cert-dir=/none"],
+            "--upstream-client-cert-dir: '/none' is not a directory",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-server-name=prefiller=a"],
+            "--upstream-server-name: 'prefiller' is not a stage of --enable-tls",
+        ),
+        (["--upstream-server-name=a"], "--upstream-server-name: 'a' is not of the form stage=name"),
+    ],
+)
+def test_certificates_that_nobody_would_look_at_are_refused(argv: list[str], problem: str) -> None:
     assert problems_of(*argv) == [problem]
