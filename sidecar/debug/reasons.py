@@ -19,11 +19,11 @@ NO_PULL = {
     NoPull.SELF: "it is the engine that computes the prompt",
     NoPull.UNREACHABLE: "its P2P port accepts no connection (source guard)",
     NoPull.SILENT: "its last pulls moved nothing, so only one in a while is tried (--silent-zero-retry)",
-    NoPull.SUSPENDED: "a pull of the engine that computes hung, so only one in a while is tried (pull
-    rescue)", NoPull.ENCODERS: "the request goes to encoders, and has no pull beside them",
-    NoPull.SEVERAL_PROMPTS: "the request has several prompts, which would share one pull", NoPull.BEAM_SEARCH:
-    "beams carry no params, so nothing would move", NoPull.PROMPT_LOGPROBS: "log probabilities of the prompt
-    need its whole computation",
+    NoPull.SUSPENDED: "a pull of the computing engine hung, so only one in a while is tried (pull rescue)",
+    NoPull.ENCODERS: "the request goes to encoders, and has no pull beside them",
+    NoPull.SEVERAL_PROMPTS: "the request has several prompts, which would share one pull",
+    NoPull.BEAM_SEARCH: "beams carry no params, so nothing would move",
+    NoPull.PROMPT_LOGPROBS: "log probabilities of the prompt need its whole computation",
 }
 ALONE = {
     Alone.BEAM_SEARCH: "beams carry no params, so a prefiller's blocks would be lost",
