@@ -34,11 +34,13 @@ check: $(STAMP) ## Format, lint, types, import rules, README's generated parts
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python -m tests.readme --check
+	$(BIN)/python -m tests.deploy.rules --check
 
 format: $(STAMP) ## Reformat, fix what can be fixed, regenerate README's generated parts
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.deploy.rules
 
 bench: $(STAMP) ## CPU, latency and memory beside a bare relay and a naive proxy (BENCH='--quick' and others)
 	$(BIN)/python -m tests.bench $(BENCH)
