@@ -1,4 +1,4 @@
-"""Keeps the PrometheusRule made from config/prometheus/alerts.yaml: `python -m tests.deploy.rules [--check]`."""
+"""Keeps the PrometheusRule made from config/prometheus/alerts.yaml: python -m tests.deploy.rules [--check]"""
 
 from __future__ import annotations
 
