@@ -22,6 +22,7 @@ from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.parts import build
 from sidecar.server.client_ca import Demand
+from sidecar.server.limits import ClientLimits
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
@@ -80,7 +81,7 @@ def server_of(
     shared = shared or Shared.of(settings)
     services = build(settings, watchers, rank=rank, counters=counters)
     front = Front(services, own_endpoints(services, settings, shared))
-    return server(front, shared.tls, settings.shutdown_grace_s)
+    return server(front, shared.tls, settings.shutdown_grace_s, _limits(settings))
 
 
 class Front:
@@ -136,6 +137,15 @@ def own_endpoints(services: Services, settings: Settings, shared: Shared) -> Fas
         return Response(status_code=200) if services.protection.known else _not_ready()
 
     return app
+
+
+def _limits(settings: Settings) -> ClientLimits:
+    return ClientLimits(
+        settings.header_timeout_s,
+        settings.max_header_bytes,
+        settings.client_idle_timeout_s,
+        settings.body_timeout_s,
+    )
 
 
 def _not_ready() -> Response:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import fields
 
+from sidecar.concurrency import Concurrency
 from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.connectors.options import MoRIIO
 from sidecar.counters import UNCOUNTED, Counters
@@ -70,6 +71,7 @@ def build(
         moriio_hosts=hosts,
         protection=protection_of(settings),
         engine_tls=tls,
+        concurrency=Concurrency(settings.max_concurrent_requests),
         counters=counters,
     )
 

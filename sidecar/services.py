@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sidecar import routing
+from sidecar.concurrency import Concurrency
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.engine_tls import EngineTLS
 from sidecar.guard import SourceGuard
@@ -49,5 +50,6 @@ class Services:
     scraper: Scraper
     protection: Protection
     engine_tls: EngineTLS
+    concurrency: Concurrency
     counters: Counters = UNCOUNTED
     replies: Replies = field(default_factory=Replies)

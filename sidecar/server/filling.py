@@ -16,7 +16,7 @@ that announces much and sends little holds no memory for it."""
 
 
 class Filling(asyncio.BufferedProtocol):
-    """The socket's protocol until the body is `place`, whole; `filled` is called then."""
+    """The socket's protocol until the body is `place`, whole; `filled` is called then. at_bytes: came."""
 
     def __init__(
         self, connection: asyncio.Protocol, held: bytes, length_bytes: int, filled: Callable[[], None]
@@ -25,22 +25,24 @@ class Filling(asyncio.BufferedProtocol):
         self._connection = connection
         self._length_bytes = length_bytes
         self._filled = filled
-        self._at = len(held)
+        self.at_bytes = len(held)
         self._view = memoryview(self.place)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        if self._at == len(self.place):  # not in buffer_updated: there the loop still has the last buffer
+        if self.at_bytes == len(
+            self.place
+        ):  # not in buffer_updated: there the loop still has the last buffer
             self._view.release()
-            left_bytes = self._length_bytes - self._at
-            self.place.extend(bytes(min(left_bytes, max(FIRST_BYTES, self._at * GROWTH))))
+            left_bytes = self._length_bytes - self.at_bytes
+            self.place.extend(bytes(min(left_bytes, max(FIRST_BYTES, self.at_bytes * GROWTH))))
             self._view = memoryview(self.place)
-        return self._view[self._at :]
+        return self._view[self.at_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
-        self._at += nbytes
-        if self._at == self._length_bytes:
+        self.at_bytes += nbytes
+        if self.at_bytes == self._length_bytes:
             self._filled()
 
     def eof_received(self) -> bool | None:

@@ -107,11 +107,11 @@ class Wire(asyncio.Protocol):
             self._stop_looking()
             self.transport.resume_reading()
 
-    def fill(self, held: bytes, length_bytes: int, filled: Callable[[], None]) -> bytearray:
-        """Receive what `held` begins into one place (filling.py), which is given back; then call `filled`."""
+    def fill(self, held: bytes, length_bytes: int, filled: Callable[[], None]) -> Filling:
+        """Receive what `held` begins into one place (filling.py); then call `filled`."""
         filling = Filling(self, held, length_bytes, filled)
         self.transport.set_protocol(filling)
-        return filling.place
+        return filling
 
     def stop_filling(self) -> None:
         """What comes now is heard here again, the place filled or not."""

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
 from sidecar.settings.groups import Engines, PullVerification, Serving, SourceGuard, Transfer
 from sidecar.settings.groups_more import Configuration, MoRIIO, Observability, PeerLogging
-from sidecar.settings.groups_protection import Allowlist, Certificates
+from sidecar.settings.groups_protection import Allowlist, Certificates, Limits
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -20,6 +20,7 @@ GROUPS: tuple[type[Group], ...] = (
     Observability,
     Allowlist,
     Certificates,
+    Limits,
     Configuration,
     PeerLogging,
     MoRIIO,
@@ -35,6 +36,7 @@ class Settings(
     Observability,
     Allowlist,
     Certificates,
+    Limits,
     Configuration,
     PeerLogging,
     MoRIIO,
