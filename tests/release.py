@@ -45,7 +45,8 @@ def artefacts(made: Path) -> Iterator[str]:
     yield from (f"{wheel.name}: no {name}" for name in IN_WHEEL if name not in names)
     yield from (f"{wheel.name}: {name}" for name in names if not name.startswith(("sidecar/", "sidecar-")))
     sdist = made / f"sidecar-{__version__}.tar.gz"
-    within = tarfile.open(sdist).getnames()
+    with tarfile.open(sdist) as archive:
+        within = archive.getnames()
     yield from (
         f"{sdist.name}: no {name}" for name in IN_SDIST if f"sidecar-{__version__}/{name}" not in within
     )
