@@ -18,8 +18,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (under a minute)
-	$(BIN)/sidecar lab demo
+demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (KEEP=1 goes on, with the debug page)
+	$(BIN)/sidecar lab demo $(if $(KEEP),--keep)
 
 test: $(STAMP) ## All tests but real engines and benchmarks
 	$(BIN)/python -m pytest
@@ -57,8 +57,9 @@ bench-table: $(STAMP) ## The same with vllm-router and 100,000 requests, kept as
 	$(BIN)/python -m tests.bench --readme --long --vllm-router $(BENCH)
 
 lock: $(STAMP) ## Pin the dependencies again, with hashes
-	$(BIN)/pip-compile $(LOCK) --extra otlp --output-file requirements.txt pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra otlp --extra kubernetes --output-file requirements.txt pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --all-extras --allow-unsafe --output-file requirements-dev.txt pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --allow-unsafe --build-deps-for wheel --only-build-deps --output-file deploy/image/requirements-build.txt pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --output-file requirements-fuzz.txt requirements-fuzz.in
 LOCK := --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --upgrade
 

@@ -45,6 +45,8 @@ def why_no_pull(api: Api, body: Body) -> NoPull | None:
     Several prompts would share one pull. Seen: the engine process ends ("has keys but no probes"). Several
     choices of one prompt do share it: seen with n=8, one transfer and the same texts.
     """
+    if not body.holds_any(_TELLING):
+        return None
     if has_several_prompts(api, body):
         return NoPull.SEVERAL_PROMPTS
     if _searches_beams(api, body):
@@ -84,6 +86,10 @@ _REASONS: dict[Alone, Callable[[Api, Body], bool]] = {
     Alone.SEVERAL_PROMPTS: has_several_prompts,
     Alone.PROMPT_LOGPROBS: _wants_prompt_logprobs,
 }
+# The fields without which none of that holds: most chats have none of them.
+_TELLING = frozenset(
+    ("prompt", "prompt_embeds", "use_beam_search", "echo", "prompt_logprobs", "sampling_params")
+)
 _OPENAI = ("chat_completions", "completions")
 _OFF = (b"false", b"null", b"0")
 # Most lists of a prompt are token ids, and long: such a one is not decoded.

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice, not in typeshed
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -21,6 +21,7 @@ __all__ = ["BadBody", "Body", "dump", "elements"]
 _FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ELEMENTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 _ENCODER = msgspec.json.Encoder()
+_T = TypeVar("_T")
 
 
 class Body(Mapping[str, bytes]):
@@ -62,6 +63,17 @@ class Body(Mapping[str, bytes]):
     def __getitem__(self, key: str) -> bytes:
         return bytes(self._fields[key])
 
+    @overload
+    def get(self, key: str, /) -> bytes | None: ...
+    @overload
+    def get(self, key: str, /, default: bytes) -> bytes: ...
+    @overload
+    def get(self, key: str, /, default: _T) -> bytes | _T: ...
+    def get(self, key: str, /, default: Any = None) -> Any:
+        """As Mapping.get, without the exception that it makes of an absent key."""
+        value = self._fields.get(key)
+        return default if value is None else bytes(value)
+
     def holds_any(self, keys: frozenset[str]) -> bool:
         """Whether it has any of these keys."""
         return not keys.isdisjoint(self._fields)
@@ -91,15 +103,15 @@ class Body(Mapping[str, bytes]):
 
         Without changes it is this one, and encodes to its original bytes.
         """
-        if all(raw is None and key not in self._fields for key, raw in changes.items()):
-            return self
         fields = dict(self._fields)
+        changed = False
         for key, raw in changes.items():
-            if raw is None:
-                fields.pop(key, None)
-            else:
+            if raw is not None:
                 fields[key] = raw
-        return Body(fields)
+                changed = True
+            elif fields.pop(key, None) is not None:
+                changed = True
+        return Body(fields) if changed else self
 
     def encode(self) -> bytes:
         """The JSON text: the original bytes when nothing was edited, else a deterministic join."""

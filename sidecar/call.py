@@ -18,6 +18,7 @@ from sidecar.errors import BadRequest
 from sidecar.headers import Headers
 from sidecar.kvparams import FIELD, cleared
 from sidecar.plan import Leg, Peer, Pull, Role
+from sidecar.turns import Conversation
 
 _NOTHING: Edits = {}
 # The share of a prompt that the engine must have cached to answer at all (contract section 5).
@@ -51,6 +52,7 @@ class Call:
 
     path: request target, cleaned, with its query. headers: the client's, less hop-by-hop and routing ones.
     body: the client's JSON object as it may go on when no field has to change.
+    conversation: the call as a turn of one, where turns are remembered.
     """
 
     api: Api
@@ -58,6 +60,7 @@ class Call:
     headers: Headers
     body: Body
     ids: Ids
+    conversation: Conversation | None = None
 
     @property
     def request_id(self) -> bytes:
@@ -101,6 +104,11 @@ class Call:
         leg = self._leg(Role.ENCODE, encoder, self.body.edited(edits).encode())
         request_id = names.first(leg.headers, names.REQUEST_ID) or b""
         return leg.with_header(names.REQUEST_ID, b"%b-enc-%d" % (request_id, index))
+
+    def aside(self, role: Role, target: Endpoint, path: bytes, body: Body, timeout_s: float) -> Leg:
+        """A question beside the request: with its headers, but a path, body and time limit of its own."""
+        leg = self._leg(role, target, body.encode())
+        return replace(leg, path=path, timeout_s=timeout_s)
 
     def with_body(self, edits: Edits) -> Call:
         """The same call with fields of its body set or removed."""

@@ -43,8 +43,7 @@ _UNDIVIDED: Mapping[str, tuple[bytes, ...]] = {
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 # What engines write when the text so far leaves no room for another chunk, where one decode ends with
-# "length" (vLLM 0.32 renderers/params.py: the prompt is too long; sampling_params.py: it leaves no token,
-# seen).
+# "length" (vLLM 0.32 renderers/params.py: the prompt is too long; sampling_params.py: it leaves no token).
 _CONTEXT_FULL = (b"context length", b"max_tokens must be at least 1, got 0")
 
 

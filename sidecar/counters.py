@@ -17,6 +17,7 @@ class Event(StrEnum):
     DNS_IP_CHANGED = "moriio_dns_ip_changed_total"
     DNS_LOOKUP_FAILED = "moriio_dns_lookup_failures_total"
     WORKER_RESTARTED = "llm_d_disagg_sidecar_worker_restarts_total"
+    PULL_RESCUED = "llm_d_disagg_sidecar_pull_rescues_total"
 
 
 class Counters(Protocol):

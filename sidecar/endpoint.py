@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
+from typing import NamedTuple
 
 # RFC 1123 section 2.1 names (labels to 63 octets, 253 in all) and IPv4 literals, with "_" as the resolvers of
 # Kubernetes and Docker accept it.
@@ -21,11 +21,11 @@ class MalformedEndpoint(ValueError):
     """The text is not `host:port`; the message says which part is wrong and never repeats the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """A host (lower case, IPv6 compressed and without brackets, IPv4-mapped as IPv4) and a port (1 to 65535).
 
-    Two endpoints are equal when their normalised hosts and ports are.
+    Two endpoints are equal when their normalised hosts and ports are. (A named tuple: the tables that a
+    request looks into hash and compare one a dozen times, which for a dataclass runs Python each time.)
     """
 
     host: str

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from sidecar import api as apis
 from sidecar import headers as names
 from sidecar import problem, routing
-from sidecar.errors import (
-    LegFailed,
-    LegRefused,
-    OutOfMemory,
-    ShuttingDown,
-    SidecarError,
-)
+from sidecar.errors import LegRefused, OutOfMemory, ShuttingDown, SidecarError, TargetDenied
 from sidecar.intake import read_call, screened
 from sidecar.observers import ExchangeRecord
+from sidecar.observers.debug_headers import debug_headers
 from sidecar.plan import Deliver, Leg, Peer, Plan, Role
 from sidecar.relay import Relay
 from sidecar.routing import NoPull, Route
@@ -53,6 +49,9 @@ class Exchange:
             started_s=client.received_at_s,
             request_id=(names.first(client.headers, names.REQUEST_ID) or b"").decode("latin-1"),
         )
+        if services.debug and (wanted := names.first(client.headers, names.DEBUG)) is not None:
+            client.headers = list(names.without(client.headers, names.DEBUG))
+            client.also = partial(debug_headers, record, monotonic) if wanted == b"1" else None
         self._relay = Relay(client, record)
         self._steps = Steps(services, client, record, self._relay)
 
@@ -60,28 +59,25 @@ class Exchange:
         """Answer the client, whatever happens; only cancellation (the client is gone) comes out."""
         record = self._record
         try:
-            await self._run_observed(record)
+            with self._services.observers.exchange(record):
+                try:
+                    await self._answer()
+                except SidecarError as error:
+                    self._fail(error)
+                except asyncio.CancelledError:
+                    self._cancelled()
+                    raise
+                except MemoryError:
+                    self._fail(OutOfMemory("the sidecar has no memory for this request"))
+                except Exception:
+                    logger.exception("a fault of the sidecar ended an exchange")
+                    self._fail(SidecarError())
+                finally:
+                    record.ended_s = monotonic()
         finally:
             # Records of an exchange and its legs refer to each other, and legs hold bodies: without this they
             # would all wait for the cyclic collector.
             record.legs.clear()
-
-    async def _run_observed(self, record: ExchangeRecord) -> None:
-        with self._services.observers.exchange(record):
-            try:
-                await self._answer()
-            except SidecarError as error:
-                self._fail(error)
-            except asyncio.CancelledError:
-                self._cancelled()
-                raise
-            except MemoryError:
-                self._fail(OutOfMemory("the sidecar has no memory for this request"))
-            except Exception:
-                logger.exception("a fault of the sidecar ended an exchange")
-                self._fail(SidecarError())
-            finally:
-                record.ended_s = monotonic()
 
     async def _answer(self) -> None:
         if self._client.tunnel_requested:
@@ -90,25 +86,38 @@ class Exchange:
         if self._record.api is None:
             await self._pass_through()
             return
-        await self._steps.play(await self._plan(self._record.api))
+        plan = await self._plan(self._record.api)
+        if isinstance(plan, Deliver):
+            await self._steps.deliver(plan)
+        else:
+            await self._steps.play(plan)
 
-    async def _plan(self, api: apis.Api) -> Plan:
+    async def _plan(self, api: apis.Api) -> Plan | Deliver:
         services, client = self._services, self._client
+        allowlist = services.protection.allowlist
         named = routing.read(client.headers, services.rules, services.choose)
+        named = routing.permitted(named, allowlist)
         call = await read_call(client, api, services.limits)
+        self._record.request_bytes = client.body_bytes
         route = services.planner.settled(call, named)
-        if route.source and (refusal := await self._refusal(route.source)):
+        if route.source and (refusal := await self._refusal(route.source, route)):
             route = route.without_source(refusal)
+        if services.turns:
+            call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
-        return services.planner.plan(screened(call, route, services.limits.client_params), route)
+        call = screened(call, route, services.limits.client_params, allowlist)
+        return services.planner.end(call, route) or services.planner.plan(call, route)
 
-    async def _refusal(self, source: Peer) -> NoPull | None:
+    async def _refusal(self, source: Peer, route: Route) -> NoPull | None:
         """Why a source is not to be pulled from now."""
-        services = self._services
-        if services.guard and not await services.guard.admits(source.p2p):
+        services, p2p = self._services, source.p2p
+        engine = route.prefiller.endpoint if route.prefiller else route.decoder
+        if services.guard and not await services.guard.admits(p2p):
             return NoPull.UNREACHABLE
-        return NoPull.SILENT if services.yields.suspended(source.p2p) else None
+        if services.yields.suspended(p2p):
+            return NoPull.SILENT
+        return NoPull.SUSPENDED if services.rescuer and services.rescuer.suspended(engine) else None
 
     async def _pass_through(self) -> None:
         """A path that is not routed: the decoder gets it unread."""
@@ -125,7 +134,7 @@ class Exchange:
         self._record.route = Route(decoder)
         headers = names.tunnelled(client.headers)
         leg = Leg(Role.DECODE, decoder, client.method, client.target, headers, content=b"")
-        await self._services.tunnels.run(client, self._steps.leg_record(leg))
+        await self._services.tunnels.run(client, self._steps.legs.record_of(leg))
 
     def _cancelled(self) -> None:
         """The client is gone; or it is there, and the server cuts what its grace did not suffice for."""
@@ -139,17 +148,18 @@ class Exchange:
         An engine whose answer turns out bad in the read that brought its head has given no byte either.
         """
         record, client = self._record, self._client
-        record.error = error.label if isinstance(error, LegFailed) else error.type
-        record.detail = error.message
+        record.error, record.detail = error.label, error.message
+        if isinstance(error, TargetDenied):
+            record.denied_target = error.target.netloc
         anthropic = record.api is not None and record.api.anthropic
         if client.started and not client.retract():
             self._cut(error, anthropic=anthropic)
         elif isinstance(error, LegRefused):
             self._relay.reply(error.reply)
         else:
-            content = problem.body(error.status, error.message, anthropic=anthropic)
+            headers, content = error.answer(anthropic=anthropic)
             record.status = error.status
-            client.start(error.status, problem.headers(error.status, content), body_length=len(content))
+            client.start(error.status, headers, body_length=len(content))
             client.write(content)
             client.finish()
 

@@ -27,6 +27,17 @@ CONNECTION = b"connection"
 EXPECT = b"expect"
 HOST = b"host"
 
+# Ours: asks for an answer that tells what was done for it, where `--debug-endpoints` is on.
+DEBUG = b"x-sidecar-debug"
+# What the answer tells then; the first is the W3C's (Server Timing).
+SERVER_TIMING = b"server-timing"
+TOLD_ROUTE = b"x-sidecar-route"
+TOLD_PULL = b"x-sidecar-pull"
+# Credentials: shown to nobody.
+SECRETS = frozenset(
+    (b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key", b"api-key")
+)
+
 SSE = b"text/event-stream"
 JSON = b"application/json"
 
@@ -86,13 +97,15 @@ def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
     return tuple([pair for pair in headers if pair[0].lower() not in names])
 
 
-def routing(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    """The values of each routing header that is there, by its lower-case name."""
-    found: dict[bytes, list[bytes]] = {}
-    for key, value in headers:
-        if len(key) in _ROUTING_LENGTHS and (name := key.lower()) in ROUTING:
-            found.setdefault(name, []).append(value)
-    return found
+def routing(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The routing headers that are there, names in lower case."""
+    return tuple(
+        [
+            (name, value)
+            for key, value in headers
+            if len(key) in _ROUTING_LENGTHS and (name := key.lower()) in ROUTING
+        ]
+    )
 
 
 def about_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:

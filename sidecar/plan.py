@@ -18,6 +18,7 @@ from sidecar import usage
 from sidecar.body import Body
 from sidecar.endpoint import Endpoint
 from sidecar.headers import Headers
+from sidecar.turns import Keep
 
 
 class Role(StrEnum):
@@ -28,6 +29,8 @@ class Role(StrEnum):
     ENCODE = "encode"
     # A question to a prefiller's bootstrap server: no engine computes for it.
     LOOKUP = "lookup"
+    # A question to the decoder: what are a text's tokens. Nothing is computed for it either.
+    TOKENIZE = "tokenize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,9 @@ class Leg:
 
     `content` None means the client's own body, streamed through unread. timeout_s: longest wait for the whole
     answer, retries included, in seconds; None where only the client's presence bounds it. room: the number
-    under which it meets its other leg, for protocols that have one; its spans tell it.
+    under which it meets its other leg, for protocols that have one; its spans tell it. reads: id of the
+    engine whose blocks it is told to read and thereby to free: once an engine has had such a leg, it is not
+    sent again.
     """
 
     role: Role
@@ -90,6 +95,11 @@ class Leg:
     timeout_s: float | None = None
     room: int | None = None
     chunk: Chunk | None = None
+    reads: str | None = None
+
+    def reading(self, engine_id: str) -> Leg:
+        """The same leg, told to read blocks of that engine."""
+        return replace(self, reads=engine_id)
 
     def with_header(self, name: bytes, value: bytes) -> Leg:
         """The same leg with this header, in place of any that the client sent of that (lower case) name."""
@@ -177,6 +187,7 @@ class Deliver:
     after_started: hold the answer back until every started leg has a 2xx answer.
     otherwise: what answers when a started leg fails in a way that `LegFailed.retryable` names, as long as
     the client has no byte.
+    keep: what to remember of this turn when its answer says where its blocks are.
     """
 
     leg: Leg
@@ -185,6 +196,7 @@ class Deliver:
     alone: str | None = None
     after_started: bool = False
     otherwise: Deliver | None = None
+    keep: Keep | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,17 @@ class Planner:
             check(call.body)
         return self._chat(call, route) if call.api.name == _CHAT else self._connected(call, route)
 
+    def end(self, call: Call, route: Route) -> Deliver | None:
+        """The end of a plan that has no step: most are, and then nothing has to be played.
+
+        For a route that `settled` gave. Raises BadRequest where none may run.
+        """
+        if route.prefiller or route.encoders or self.chunk_tokens:
+            return None
+        if check := _CHECKS.get(call.api.name):
+            check(call.body)
+        return _decoded(call, route)
+
     def _chat(self, call: Call, route: Route) -> Plan:
         plan = encoders.encoded(call, route, self._connected, merge=self.ec_connector == "ec-nixl")
         if self.chunk_tokens and chunks.divisible(call.body, self.chunk_tokens):
@@ -58,8 +69,7 @@ class Planner:
         """The connector's plan where a prefiller is named."""
         if route.prefiller is None:
             return decode_only(call, route)
-        alone = why_alone(call.api, call.body)
-        if alone is not None:
+        if self.connector.by_params and (alone := why_alone(call.api, call.body)) is not None:
             return decode_alone(call, route, alone)
         plan = self.connector.plan(call, route, self.options)
         return or_decode_alone(plan, call, route) if self.local_after_failure else plan
@@ -68,6 +78,10 @@ class Planner:
 def decode_only(call: Call, route: Route) -> Plan:
     """The local engine answers alone, pulling from the source when there is one that is not itself."""
     yield from ()  # asks nothing; every plan is a generator
+    return _decoded(call, route)
+
+
+def _decoded(call: Call, route: Route) -> Deliver:
     return Deliver(call.decode(route.decoder, route.local_source))
 
 
@@ -100,5 +114,5 @@ def _without_prefiller(failed: LegFailed) -> bool:
             return failed.retryable
         case Role.LOOKUP:
             return failed.retryable or isinstance(failed, EngineSilent)
-        case Role.DECODE | Role.ENCODE:
+        case Role.DECODE | Role.ENCODE | Role.TOKENIZE:
             return False

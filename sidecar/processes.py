@@ -48,10 +48,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the parent calls. stopping: when it is told to stop. restarted: for each process started again."""
+    """What the parent calls. stopping: when it is told to stop. restarted: for each process started again.
+
+    ended: for each that has ended, with the number of its job.
+    """
 
     stopping: Callable[[], None]
     restarted: Callable[[], None]
+    ended: Callable[[int], None] = lambda number: None
 
 
 @dataclass(slots=True)
@@ -144,8 +148,9 @@ class _Parent:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            for seat in self._seats:
+            for number, seat in enumerate(self._seats):
                 if seat.pid == pid:
+                    self._calls.ended(number)
                     self._ended(seat, os.waitstatus_to_exitcode(status))
 
     def _ended(self, seat: _Seat, code: int) -> None:

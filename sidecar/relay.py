@@ -26,22 +26,30 @@ if TYPE_CHECKING:
 _USAGE_BYTES = 4096
 
 
+Write = Callable[[bytes], None]
+
+
 class Relay:
     """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_record", "appendable")
+    __slots__ = ("_client", "_record", "_tap", "appendable")
 
     def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
         self.appendable = False
         self._client = client
         self._record = record
+        self._tap: Write | None = None
 
-    async def run(self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None) -> None:
+    async def run(
+        self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None, tap: Write | None = None
+    ) -> None:
         """Relay a leg's whole answer; one that ends early raises httpx's error with the head already sent.
 
         cached_tokens: the count to put into the usage of a 2xx answer, or None to change nothing.
+        tap: is given each piece of the engine's body after it has been written.
         """
+        self._tap = tap
         headers = names.relayed(raw_headers(response))
         said = names.by_name(headers)
         kind = names.media_type(said.get(names.CONTENT_TYPE, b""))
@@ -49,7 +57,7 @@ class Relay:
         self._record.streaming = kind == names.SSE
         length = _length(said)
         self.appendable = kind == names.SSE and plain and length is None
-        tokens = cached_tokens if response.is_success and plain else None
+        tokens = cached_tokens if cached_tokens is not None and response.is_success and plain else None
         try:
             if tokens is not None and kind == names.SSE:
                 await self._events(response, names.without(headers, names.CONTENT_LENGTH), tokens)
@@ -98,7 +106,7 @@ class Relay:
                 if b'"usage"' in piece:
                     _note_usage(leg, piece)
             else:
-                tail = (tail + piece)[-_USAGE_BYTES:]
+                tail = (tail + piece)[-_USAGE_BYTES:] if tail else piece[-_USAGE_BYTES:]
                 _note_usage(leg, tail)
 
         return write
@@ -129,8 +137,10 @@ class Relay:
         self._client.write(content)
         self._client.finish()
 
-    async def _pour(self, response: httpx.Response, write: Callable[[bytes], None]) -> None:
+    async def _pour(self, response: httpx.Response, write: Write) -> None:
         """Give each piece of the body to `write`; a slow client pauses the engine."""
+        if self._tap is not None:
+            write = _beside(write, self._tap)
         stream = response.stream
         if isinstance(stream, BodyStream):
             self._client.source = stream
@@ -153,7 +163,7 @@ class Relay:
     def _note_sent(self, leg: LegRecord | None = None) -> None:
         record, client = self._record, self._client
         record.first_byte_s = client.first_byte_s
-        record.sent_bytes = client.sent_bytes
+        record.sent_bytes, record.writes = client.sent_bytes, client.writes
         if leg is not None:
             leg.first_byte_s = client.first_byte_s
 
@@ -162,6 +172,14 @@ def _note_usage(leg: LegRecord, text: bytes) -> None:
     prompt, cached = reported(text)
     leg.prompt_tokens = leg.prompt_tokens if prompt is None else prompt
     leg.cached_tokens = leg.cached_tokens if cached is None else cached
+
+
+def _beside(write: Write, tap: Write) -> Write:
+    def both(piece: bytes) -> None:
+        write(piece)
+        tap(piece)
+
+    return both
 
 
 def _length(said: Mapping[bytes, bytes]) -> int | None:

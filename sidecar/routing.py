@@ -6,13 +6,15 @@ since an old endpoint picker strips a client's legacy header but lets its new-st
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sidecar import headers as names
+from sidecar.allowlist import Allowlist
 from sidecar.endpoint import Endpoint, MalformedEndpoint
-from sidecar.errors import BadRequest
+from sidecar.errors import BadRequest, TargetDenied
 from sidecar.plan import Peer
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -23,10 +25,12 @@ class NoPull(StrEnum):
     """Why a source that was named is not pulled from; the value of the span attribute `reason`."""
 
     MALFORMED = "source_malformed"
+    DENIED = "source_not_allowed"
     NO_P2P = "connector_without_p2p"
     SELF = "source_is_self"
     UNREACHABLE = "source_unreachable"
     SILENT = "source_yields_nothing"
+    SUSPENDED = "pulls_suspended"
     ENCODERS = "source_with_encoders"
     SEVERAL_PROMPTS = "several_prompts"
     BEAM_SEARCH = "beam_search"
@@ -105,13 +109,51 @@ def read(headers: RawHeaders, rules: Rules, choose: Callable[[int], int]) -> Rou
     request would run somewhere the endpoint picker did not choose; the same for the header that names a rank.
     A bad source or encoder is only ignored.
     """
-    routing = names.routing(headers)
-    if not routing:
-        return Route(rules.decoder, own=rules.own)
+    said = names.routing(headers)
+    if rules.sample or sum([len(value) for _, value in said]) > _REMEMBERED_BYTES:
+        return _decided(said, rules, choose)
+    return _remembered(said, rules)
+
+
+# An endpoint picker's headers repeat as long as prompts share a prefix: one route per pair of pods, or so.
+_REMEMBERED_ROUTES = 1024
+# Two host names of 253 characters with their ports; longer texts are somebody's own, and not kept.
+_REMEMBERED_BYTES = 600
+
+
+@functools.lru_cache(_REMEMBERED_ROUTES)
+def _remembered(said: names.Headers, rules: Rules) -> Route:
+    return _decided(said, rules, _first)
+
+
+def _first(count: int) -> int:
+    """The choice of rules that do not sample."""
+    return 0
+
+
+def _decided(said: names.Headers, rules: Rules, choose: Callable[[int], int]) -> Route:
+    """The route of these routing headers, names in lower case."""
+    routing: Routing = {}
+    for name, value in said:
+        routing.setdefault(name, []).append(value)
     rank = _rank(routing, rules)
     if rank is None:
         return _read(routing, rules, choose)
     return replace(_read(routing, rules.at(rank), choose), data_parallel=True)
+
+
+def permitted(route: Route, allowlist: Allowlist | None) -> Route:
+    """The route with what SSRF protection allows of it; all of it when that is off (None).
+
+    Raises TargetDenied for the prefiller: the request would run where the endpoint picker did not choose.
+    """
+    if allowlist is None:
+        return route
+    if route.prefiller and not allowlist.allows(route.prefiller.endpoint):
+        raise TargetDenied(route.prefiller.endpoint)
+    if route.source and not allowlist.allows(route.source.endpoint):
+        route = route.without_source(NoPull.DENIED)
+    return replace(route, encoders=tuple(filter(allowlist.allows, route.encoders)))
 
 
 def _read(routing: Routing, rules: Rules, choose: Callable[[int], int]) -> Route:
@@ -136,12 +178,12 @@ def _read(routing: Routing, rules: Rules, choose: Callable[[int], int]) -> Route
 
 
 def _rank(routing: Routing, rules: Rules) -> int | None:
-    """The rank that the header names, None without one; only the base port looks, others say theirs already.
+    """The rank that the header names, None without one; only the base port of several ranks looks.
 
     Where `POD_IP` is not known any host will do: the header picks among local engines, and nothing else.
     """
     value = routing.get(names.DATA_PARALLEL, [b""])[0].decode("latin-1").strip()
-    if not value or rules.rank:
+    if not value or rules.rank or rules.ranks == 1:
         return None
     header = f"header {names.DATA_PARALLEL.decode()}"
     try:

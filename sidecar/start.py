@@ -9,25 +9,30 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar import __version__, headers, logs
-from sidecar.app import Shared, server_of, serving_tls
-from sidecar.counters import UNCOUNTED, Counters, Event
-from sidecar.heap import keep_freed_memory
+from sidecar.app import Shared, server_of
+from sidecar.counters import Event
+from sidecar.engine_tls import EngineTLS
+from sidecar.heap import collect_seldom, keep_freed_memory
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.observers.board import Board, RowCounters
 from sidecar.observers.log import ExchangeLog
 from sidecar.observers.metrics import Metrics
+from sidecar.observers.peers import PeerBoard
+from sidecar.observers.pull_metrics import PullMetrics
 from sidecar.parts import own_endpoint
 from sidecar.ports import Ports, PortTaken, take_ports
 from sidecar.processes import Calls, Job, supervise, tried
+from sidecar.protection import protects, try_cluster
 from sidecar.server.tls import serving_context
 from sidecar.settings import Settings, start_line
+from sidecar.stages import trust_of
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
@@ -53,8 +58,10 @@ def serve(settings: Settings) -> int:
     ]
     seats = [Seat(rank, worker, row) for row, (rank, worker) in enumerate(places)]
     try:
+        try_cluster(settings)
+        EngineTLS(trust_of(settings))
         ports = take_ports(settings)
-        shared = Shared(serving_tls(settings), _metrics_port(settings, ports, rows=len(seats) + 1))
+        shared = Shared.of(settings, _metrics_port(settings, ports, rows=len(seats) + 1))
     except PortTaken as taken:
         return _refuse(1, str(taken))
     except ValueError as error:  # says which flag
@@ -66,8 +73,7 @@ def serve(settings: Settings) -> int:
         return refused
     _say(settings)
     jobs = [Job(f"rank {seat.rank} worker {seat.worker}", partial(run, seat)) for seat in seats]
-    restarted = partial(_counters(shared, len(seats)).add, Event.WORKER_RESTARTED)
-    return supervise(jobs, Calls(stopping=ports.close, restarted=restarted), settings.shutdown_grace_s)
+    return supervise(jobs, _calls(ports, shared.metrics, len(seats)), settings.shutdown_grace_s)
 
 
 def _run(
@@ -81,11 +87,11 @@ def _run(
     """Serve one rank in this process. started: called once nothing can be refused any more."""
     try:
         tracing = _tracing(settings, seat.rank)
-        counters = _counters(shared, seat.row)
-        watchers = _observers(shared, seat, tracing)
-        serving = server_of(settings, watchers, shared, rank=seat.rank, counters=counters)
+        row = shared.metrics.board.row(seat.row) if shared.metrics else None
+        serving = server_of(settings, _observers(shared, seat, tracing), shared, rank=seat.rank, row=row)
         started()
         listener = ports.listener(seat.rank)
+        collect_seldom()
     except PortTaken as taken:
         return _refuse(1, str(taken))
     except ValueError as error:  # says which variable or flag
@@ -99,12 +105,22 @@ def _run(
 
 
 def _observers(shared: Shared, seat: Seat, tracing: Tracing | None) -> list[Observer]:
-    metrics = [Metrics(shared.metrics.board.row(seat.row))] if shared.metrics else []
-    return [ExchangeLog(), *metrics, *([tracing] if tracing else [])]
+    return [ExchangeLog(), *_metrics(shared, seat), *([tracing] if tracing else [])]
 
 
-def _counters(shared: Shared, row: int) -> Counters:
-    return RowCounters(shared.metrics.board.row(row)) if shared.metrics else UNCOUNTED
+def _metrics(shared: Shared, seat: Seat) -> Iterator[Observer]:
+    if shared.metrics:
+        row, peers = shared.metrics.board.row(seat.row), shared.metrics.peers
+        yield Metrics(row)
+        yield PullMetrics(row, peers.row(seat.row) if peers else None)
+
+
+def _calls(ports: Ports, metrics: MetricsPort | None, row: int) -> Calls:
+    """What the parent does, which counts in `row`; those of the processes are the first ones, in order."""
+    if metrics is None:
+        return Calls(ports.close, restarted=lambda: None, ended=lambda seat: None)
+    restarted = partial(RowCounters(metrics.board.row(row)).add, Event.WORKER_RESTARTED)
+    return Calls(ports.close, restarted, ended=metrics.board.clear_gauges)
 
 
 def _metrics_port(settings: Settings, ports: Ports, *, rows: int) -> MetricsPort | None:
@@ -114,7 +130,7 @@ def _metrics_port(settings: Settings, ports: Ports, *, rows: int) -> MetricsPort
     directory = settings.metrics_cert_dir
     version, suites = settings.tls_min_version, settings.tls_cipher_suites
     tls = serving_context(directory, version, suites, None, flag="--metrics-cert-dir") if directory else None
-    return MetricsPort(ports.metrics, tls, Board(rows))
+    return MetricsPort(ports.metrics, tls, Board(rows), PeerBoard(rows) if settings.metrics_peers else None)
 
 
 def _tracing(settings: Settings, rank: int) -> Tracing | None:
@@ -148,7 +164,7 @@ def _refuse(code: int, reason: str) -> int:
 def _say(settings: Settings) -> None:
     """The start line, and what an operator should know from the first line on (contract section 1)."""
     sys.stderr.write(start_line(settings, __version__) + "\n")
-    if not settings.enable_ssrf_protection:
+    if not protects(settings):
         names = ", ".join(sorted(name.decode() for name in headers.ROUTING))
         logger.warning(
             "SSRF protection is off (--enable-ssrf-protection): whoever reaches this port chooses what hosts "

@@ -7,15 +7,20 @@ has a byte; what the plan lets through ends the exchange.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import httpx
+
 from sidecar.errors import EngineDied, LegFailed, LegRefused, SidecarError
+from sidecar.legs import Legs
 from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.offer import is_refused
-from sidecar.plan import Ask, Deliver, Emit, End, Finish, Leg, Offer, Plan, Reply, Start, Step
+from sidecar.plan import Ask, Deliver, Emit, End, Finish, Offer, Plan, Reply, Start, Step
+from sidecar.recall import Listening
 from sidecar.relay import Relay
-from sidecar.replies import Key, key_of
+from sidecar.rescue import Stalled, unpulled
 from sidecar.services import Services
 from sidecar.started import Beside, StartedLeg, all_answered
 from sidecar.transport import BodyStream
@@ -26,9 +31,12 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """The steps of one exchange: `await Steps(…).play(plan)`, or `deliver` alone where there is no plan."""
+    """The steps of one exchange: `await Steps(…).play(plan)`, or `deliver` alone where there is no plan.
 
-    __slots__ = ("_asked", "_client", "_record", "_relay", "_services", "_started")
+    legs: sends those whose whole answers a plan asks for.
+    """
+
+    __slots__ = ("_client", "_record", "_relay", "_services", "_started", "legs")
 
     def __init__(self, services: Services, client: Client, record: ExchangeRecord, relay: Relay) -> None:
         self._services = services
@@ -36,7 +44,7 @@ class Steps:
         self._record = record
         self._relay = relay
         self._started: list[StartedLeg] = []
-        self._asked: list[Key] = []
+        self.legs = Legs(services, client, record)
 
     async def play(self, plan: Plan) -> None:
         """Run the plan to its end. Raises the failure that the plan let through."""
@@ -54,14 +62,25 @@ class Steps:
                 leg.task.cancel()
             raise
         except SidecarError:
-            self._services.replies.forget(self._asked)  # the plan itself may have found them of no use
+            self._services.replies.forget(self.legs.asked)  # the plan itself may have found them of no use
             raise
         finally:
             self._let_go()
 
     async def deliver(self, deliver: Deliver, upload: Upload | None = None) -> None:
-        """Send the leg that answers the client and relay its answer."""
-        record = self.leg_record(deliver.leg)
+        """Send the leg that answers the client, without its pull if that hangs, and relay its answer."""
+        leg, rescuer = deliver.leg, self._services.rescuer
+        record = self.legs.record_of(leg)
+        if leg.pull is None or rescuer is None:
+            await self._deliver(deliver, record, upload)
+            return
+        try:
+            with rescuer.watch(record, self._client.task):
+                await self._deliver(deliver, record, upload)
+        except Stalled:
+            await self.deliver(replace(deliver, leg=unpulled(leg)))
+
+    async def _deliver(self, deliver: Deliver, record: LegRecord, upload: Upload | None) -> None:
         self._record.handoff_lost = deliver.handoff_lost
         self._record.held, self._record.alone = deliver.after_started, deliver.alone
         plain = deliver.cached_tokens is not None
@@ -72,7 +91,14 @@ class Steps:
                         await all_answered(self._started)
                         if isinstance(response.stream, BodyStream) and response.stream.fault:
                             raise EngineDied(deliver.leg)
-                    await self._relay.run(response, record, deliver.cached_tokens)
+                    if deliver.leg.pull is not None and self._services.rescuer is not None:
+                        await _begun(response)
+                    heard = self._listening(deliver, response)
+                    await self._relay.run(
+                        response, record, deliver.cached_tokens, heard.feed if heard else None
+                    )
+                    if heard:
+                        self._record.turn = heard.end()
             except EngineDied as died:
                 if not deliver.after_started or self._client.started:
                     raise
@@ -80,11 +106,9 @@ class Steps:
             finally:
                 record.ended_s = monotonic()
 
-    def leg_record(self, leg: Leg) -> LegRecord:
-        """A new record of a leg that is about to be sent."""
-        record = LegRecord(exchange=self._record, leg=leg, started_s=monotonic())
-        self._record.legs.append(record)
-        return record
+    def _listening(self, deliver: Deliver, response: httpx.Response) -> Listening | None:
+        turns = self._services.turns
+        return turns.listen(deliver.keep) if turns and deliver.keep and response.is_success else None
 
     async def _settle(self, plan: Plan) -> End | None:
         """Run the steps until one of them answered the client (None) or the plan says what does."""
@@ -116,7 +140,7 @@ class Steps:
             case Ask():
                 return await self._answers(step)
             case Start(leg):
-                record = self.leg_record(leg)
+                record = self.legs.record_of(leg)
                 record.started = True
                 sending = self._services.upstream.complete(record)
                 self._started.append(self._services.started.start(leg, sending))
@@ -131,9 +155,9 @@ class Steps:
     async def _answers(self, ask: Ask) -> list[Reply]:
         self._record.handoff_lost = ask.handoff_lost
         if ask.cache_s:
-            return [await self._remembered(leg, ask.cache_s) for leg in ask.legs]
+            return [await self.legs.remembered(leg, ask.cache_s) for leg in ask.legs]
         try:
-            replies = await self._ask(ask.legs)
+            replies = await self.legs.ask(ask.legs)
         except LegRefused as refused:
             if not ask.refusable:
                 raise
@@ -142,30 +166,8 @@ class Steps:
             await all_answered(self._started)
         return replies
 
-    async def _ask(self, legs: tuple[Leg, ...]) -> list[Reply]:
-        """All legs at once; the first that fails ends the others."""
-        upstream = self._services.upstream
-        if len(legs) == 1:
-            return [await upstream.ask(self.leg_record(legs[0]))]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(upstream.ask(self.leg_record(leg))) for leg in legs]
-        except* LegFailed as failed:
-            raise _first(failed) from None
-        return [task.result() for task in tasks]
-
-    async def _remembered(self, leg: Leg, cache_s: float) -> Reply:
-        """An answer from the cache, or a fresh one that goes there."""
-        replies = self._services.replies
-        self._asked.append(key_of(leg))
-        reply = replies.get(leg)
-        if reply is None:
-            [reply] = await self._ask((leg,))
-            replies.keep(leg, reply, cache_s)
-        return reply
-
     async def _offer(self, offer: Offer) -> list[Reply] | None:
-        record = self.leg_record(offer.leg)
+        record = self.legs.record_of(offer.leg)
         with self._services.observers.leg(record):
             try:
                 async with self._services.upstream.send(record, plain=True) as response:
@@ -194,22 +196,24 @@ class Steps:
 
     def _let_go(self) -> None:
         """The exchange ends: what it relied on is forgotten if a leg failed, or fails later."""
-        asked, replies = self._asked, self._services.replies
+        asked, replies = self.legs.asked, self._services.replies
         if asked and any(_failed(record) for record in self._record.legs):
             replies.forget(asked)
         for leg in self._started:
             leg.let_go(lambda: replies.forget(asked))
+        if self._services.turns:
+            for record in self._record.legs:
+                if record.leg.reads and _failed(record):
+                    self._services.turns.forget(record.leg.reads)
+
+
+async def _begun(response: httpx.Response) -> None:
+    """Hold a head back until its body begins: a stream's head comes before the pull that may hang."""
+    stream = response.stream
+    if isinstance(stream, BodyStream) and not stream.arrived:
+        await stream.more()
 
 
 def _failed(record: LegRecord) -> bool:
     refused = record.status is not None and record.status >= 300
     return refused or record.error not in (None, "cancelled")
-
-
-def _first(group: BaseExceptionGroup[LegFailed]) -> LegFailed:
-    """`except*` gives groups, nested ones too: the first failure is the one that ended the others."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, LegFailed)
-    return error

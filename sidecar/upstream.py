@@ -29,7 +29,7 @@ from sidecar.errors import (
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
 from sidecar.replying import Reading, parsed, unread
-from sidecar.transport import OWN_FAULTS, BodyStream, Place, RawRequest
+from sidecar.transport import OWN_FAULTS, BodyStream, Place, RawRequest, Transport
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -77,6 +77,13 @@ class Upstream:
         """
         return Sending(self._stages[record.leg.role], self._observers, record, upload, plain=plain)
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many connections to engines carry a request and how many wait for one."""
+        transports = [stage.transport for stage in self._stages.values()]
+        counts = [transport.standing for transport in transports if isinstance(transport, Transport)]
+        return sum(busy for busy, _ in counts), sum(idle for _, idle in counts)
+
     async def aclose(self) -> None:
         """Close every connection to the engines."""
         for stage in self._stages.values():
@@ -116,7 +123,9 @@ class Upstream:
                 async with self.send(record, plain=read is parsed) as response:
                     return await read(record, response)
             except LegFailed as failed:
-                if not failed.retryable or record.attempts > most:
+                # Whoever got as far as an answer may have read, and freed, what the leg says to read.
+                spent = record.leg.reads is not None and not isinstance(failed, EngineUnreachable)
+                if spent or not failed.retryable or record.attempts > most:
                     raise
             await asyncio.sleep(self._retries.backoff_s)
 

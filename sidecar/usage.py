@@ -41,11 +41,13 @@ _PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})\b')
 
 def reported(text: bytes) -> tuple[int | None, int | None]:
     """The prompt tokens and the cached ones that an answer, or the end of one, reports last; else None."""
-    return _last(_PROMPT, text), _last(_CACHED, text)
+    # What stands last stands behind the last such key, mostly, and that is little to look through.
+    usage = text[text.rfind(b'"usage"') :] if b'"usage"' in text else text
+    return _last(_PROMPT, usage, text), _last(_CACHED, usage, text) if b"cache" in text else None
 
 
-def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
-    found = pattern.findall(text)
+def _last(pattern: re.Pattern[bytes], usage: bytes, text: bytes) -> int | None:
+    found = pattern.findall(usage) or (pattern.findall(text) if usage is not text else None)
     return int(found[-1]) if found else None
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
+from types import TracebackType
 
 from sidecar import engine_counters, evidence
 from sidecar.endpoint import Endpoint
@@ -39,9 +40,9 @@ _UNWATCHED: Watch = nullcontext()
 
 @dataclass(slots=True)
 class _Watched:
-    """One unsettled pull."""
+    """One unsettled pull. leg: until it has ended, since it holds a whole prompt; the pull knows the rest."""
 
-    leg: LegRecord
+    leg: LegRecord | None
     pull: PullRecord
     claim: Claim
 
@@ -82,7 +83,29 @@ class Verifier(Observer):
 
     def leg(self, record: LegRecord) -> Watch:
         """See Observer.leg."""
-        return _UNWATCHED if record.leg.pull is None else self._watching(record)
+        return _UNWATCHED if record.leg.pull is None else _Watching(self, record)
+
+    def began(self, record: LegRecord) -> _Watched | None:
+        """A leg that pulls begins. None when its pull is to be told at its end, since nobody looks."""
+        pull = record.pull = _pull_of(record)
+        engine = self._engine(record)
+        if engine is None or len(engine.watched) >= MAX_CLAIMS:
+            return None
+        watched = _Watched(record, pull, Claim(record.started_s))
+        engine.watched.append(watched)
+        self._wanted.set()
+        return watched
+
+    def ended(self, record: LegRecord, watched: _Watched | None) -> None:
+        """The leg is over, and all that its answer says of the pull is known."""
+        pull = record.pull
+        assert pull is not None
+        if pull.outcome is None:  # not told before its leg's end
+            _fill(pull, record)
+        if watched is None:
+            self._tell_of(pull, Claim(record.started_s), None)
+        else:
+            watched.leg = None
 
     async def run(self) -> None:
         """Scrape while there is something to settle, for ever."""
@@ -103,21 +126,6 @@ class Verifier(Observer):
                         group.create_task(self._sample(target, engine))
             for _, engine in waiting:
                 self._settle(engine)
-
-    @contextmanager
-    def _watching(self, record: LegRecord) -> Iterator[None]:
-        pull = record.pull = _pull_of(record)
-        engine = self._engine(record)
-        if engine is not None and len(engine.watched) < MAX_CLAIMS:
-            engine.watched.append(_Watched(record, pull, Claim(record.started_s)))
-            self._wanted.set()
-            yield
-            return
-        try:
-            yield
-        finally:
-            _fill(pull, record)
-            self._tell_of(pull, Claim(record.started_s), None)
 
     def _engine(self, record: LegRecord) -> _Engine | None:
         if self._scrape is None:
@@ -150,23 +158,45 @@ class Verifier(Observer):
         for watched in engine.watched:
             claim = watched.claim
             known = claim.settled or (claim.ended_s is not None and engine.failures >= MAX_FAILURES)
-            over = watched.leg.ended_s is not None or now_s - (claim.ended_s or now_s) > USAGE_WAIT_S
+            over = watched.leg is None or now_s - (claim.ended_s or now_s) > USAGE_WAIT_S
             if known and over:
-                _fill(watched.pull, watched.leg)
+                if watched.leg is not None:
+                    _fill(watched.pull, watched.leg)
                 self._tell_of(watched.pull, claim, engine.sample)
             else:
                 left.append(watched)
         engine.watched = left
 
     def _tell_of(self, pull: PullRecord, claim: Claim, sample: Sample | None) -> None:
-        pull.outcome = evidence.outcome(claim, pull.cached_tokens)
+        pull.outcome = Outcome.RESCUED if pull.rescued else evidence.outcome(claim, pull.cached_tokens)
         pull.local = pull.outcome is Outcome.NOTHING and evidence.was_local(claim, pull.cached_tokens)
         zero = 0 if pull.outcome is Outcome.NOTHING else None
-        pull.moved_bytes = _whole(claim.moved_bytes.exact, zero)
-        pull.moved_tokens = _whole(claim.moved_tokens.exact, zero)
+        if claim.sampled_s is None:  # nothing was ever counted, which is not a count of nothing
+            pull.moved_bytes = pull.moved_tokens = zero
+        else:
+            pull.moved_bytes = _whole(claim.moved_bytes.exact, zero)
+            pull.moved_tokens = _whole(claim.moved_tokens.exact, zero)
         if pull.moved_tokens and sample is not None:
             pull.saved_s = evidence.seconds_avoided(pull.moved_tokens, sample.counters)
         self._tell(pull)
+
+
+class _Watching:
+    """A leg that pulls, for as long as it runs. (A generator's context manager costs twice as much.)"""
+
+    __slots__ = ("_record", "_verifier", "_watched")
+
+    def __init__(self, verifier: Verifier, record: LegRecord) -> None:
+        self._verifier = verifier
+        self._record = record
+
+    def __enter__(self) -> None:
+        self._watched = self._verifier.began(self._record)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._verifier.ended(self._record, self._watched)
 
 
 def _pull_of(record: LegRecord) -> PullRecord:
@@ -187,14 +217,16 @@ def _end_claims(engine: _Engine) -> None:
     """A pull's blocks have all come when the answer begins; at the latest when its leg has ended."""
     for watched in engine.watched:
         if watched.claim.ended_s is None:
-            watched.claim.ended_s = watched.leg.first_byte_s or watched.leg.ended_s
+            seen = watched.leg or watched.pull
+            watched.claim.ended_s = seen.first_byte_s or seen.ended_s
 
 
 def _fill(pull: PullRecord, leg: LegRecord) -> None:
     pull.first_byte_s, pull.ended_s = leg.first_byte_s, leg.ended_s
     pull.prompt_tokens, pull.cached_tokens = leg.prompt_tokens, leg.cached_tokens
+    pull.rescued = leg.rescued
 
 
 def _whole(amount: float | None, otherwise: int | None) -> int | None:
-    """A count as a whole number; `otherwise` where it is not known or no claim was ever sampled."""
+    """A count as a whole number; `otherwise` where that is one or the amount is not known."""
     return otherwise if otherwise is not None or amount is None else round(amount)

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sidecar.observers.families import FAMILIES, Counter
+from sidecar.observers.families import FAMILIES
+from sidecar.observers.kinds import Counter, Gauge, Histogram, Label
+from sidecar.observers.peers import PEER_FAMILIES
 from sidecar.settings import flags_table
 from tests.bench.kept import published
 
@@ -16,13 +18,20 @@ README = Path(__file__).parent.parent / "README.md"
 
 def metrics_table() -> str:
     """All metrics with their labels, as a markdown table."""
-    lines = ["| metric | label | values | meaning |", "|---|---|---|---|"]
-    for family in FAMILIES:
-        label = values = ""
-        if isinstance(family, Counter) and family.label:
-            label, values = family.label, ", ".join(family.values)
-        lines.append(f"| `{family.name}` | {label} | {values} | {family.help} |")
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for family in (*FAMILIES, *PEER_FAMILIES):
+        labels = [] if isinstance(family, Histogram) else [_label(label) for label in family.labels]
+        if family in PEER_FAMILIES:
+            labels.insert(0, "source (with `--metrics-peers`)")
+        lines.append(f"| `{family.name}` | {_KINDS[type(family)]} | {'; '.join(labels)} | {family.help} |")
     return "\n".join(lines)
+
+
+_KINDS = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
+
+
+def _label(label: Label) -> str:
+    return f"{label.name}: {', '.join(label.values)}"
 
 
 # Generated part by the name in its markers: <!-- begin NAME --> ... <!-- end NAME -->.

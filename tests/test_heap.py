@@ -31,3 +31,10 @@ def test_large_bodies_cost_page_faults_once_and_not_each_time() -> None:
     run = subprocess.run([sys.executable, "-c", FAULTS % glibc], capture_output=True, text=True, check=True)
     # 800 KB are 196 pages: 39,000 faults when each of the 200 rounds begins anew.
     assert int(run.stdout) < (2_000 if glibc else 10**9)
+
+
+def test_once_all_is_built_cycles_are_looked_for_seldom_and_not_in_it() -> None:
+    code = "import gc; from sidecar.heap import collect_seldom; collect_seldom(); "
+    code += "print(gc.get_freeze_count() > 1000, gc.get_threshold()[0], gc.isenabled())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "20000", "True"]

@@ -8,12 +8,18 @@ import shlex
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from sidecar import app
+from sidecar.metrics_port import MetricsPort
+from sidecar.observers.board import Board
+from sidecar.server.run import Server, listen
+from sidecar.server.tls import serving_context
+from sidecar.settings import load
 from tests.commands import Command, command
 from tests.engines import PREFILLED, Answer, Got, complete, prefilled, scripted
 from tests.serving import PREFILLER, Said, post, read_answer
@@ -40,13 +46,33 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: sidecar\r\n\r\n".encode()
 
 
+# What is told of legs, sizes, times and the process itself: see test_prometheus.py and observers/.
+BESIDE = (
+    *("legs_", "overhead_", "request_body_", "answer_body_", "time_to_first_", "stream_write_"),
+    *("requests_in_flight", "upstream_connections", "event_loop_lag_", "workers"),
+)
+
+
 async def numbers(port: int, tls: ssl.SSLContext | None = None) -> Mapping[str, float]:
-    """The series that are not zero, by name without the prefix; buckets left out."""
+    """The series that are not zero, by name without the prefix; buckets and what is beside left out."""
     answer = await ask(port, get("/metrics"), tls)
     assert (answer.status, answer.all("content-type")) == (200, ["text/plain; version=0.0.4; charset=utf-8"])
     samples = re.findall(r"^([a-z_]+(?:\{.*\})?) (\S+)$", answer.body.decode(), re.MULTILINE)
     shown = {name.removeprefix(PREFIX): float(value) for name, value in samples if "_bucket{" not in name}
-    return {name: value for name, value in shown.items() if value}
+    return {name: value for name, value in shown.items() if value and not name.startswith(BESIDE)}
+
+
+async def certified(directory: Path) -> Path:
+    """Put a fresh certificate and its key there; the certificate."""
+    certificate = directory / "tls.crt"
+    openssl = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=own"
+    made = await asyncio.create_subprocess_exec(
+        *shlex.split(openssl),
+        *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", directory / "tls.key", "-out", certificate),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert await made.wait() == 0
+    return certificate
 
 
 async def ended(sidecar: Command) -> int:
@@ -94,7 +120,7 @@ async def test_the_data_ports_metrics_are_the_engines_and_the_metrics_port_passe
     metrics = closed_port()
     async with (
         scripted(complete) as engine,
-        command(tmp_path, engine.port, f"--metrics-port={metrics}") as sidecar,
+        command(tmp_path, engine.port, f"--metrics-port={metrics}", "--pull-verification=off") as sidecar,
     ):
         assert (await ask(sidecar.port, get("/metrics"))).json["id"] == "c"
         assert engine.last.target == "/metrics"
@@ -120,15 +146,7 @@ async def test_a_handoff_that_is_lost_is_counted(tmp_path: Path) -> None:
 
 
 async def test_it_is_served_over_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
-    certificate = tmp_path / "tls.crt"
-    made = await asyncio.create_subprocess_exec(
-        *shlex.split(
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=own"
-        ),
-        *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "tls.key", "-out", certificate),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert await made.wait() == 0
+    certificate = await certified(tmp_path)
     metrics, flag = closed_port(), f"--metrics-cert-dir={tmp_path}"
     async with (
         scripted() as engine,
@@ -139,6 +157,38 @@ async def test_it_is_served_over_tls_with_a_certificate_of_its_own(tmp_path: Pat
         assert await numbers(metrics, trusting) == {}
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError, ValueError)):
             await ask(metrics, get("/metrics"))
+
+
+async def test_a_renewed_certificate_is_served_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_CERT_POLL_S", 0.05)
+    await certified(tmp_path)
+    listener = listen("127.0.0.1", 0)
+    tls = serving_context(tmp_path, "VersionTLS12", (), None)
+    shared = app.Shared(None, MetricsPort(listener, tls, Board(1)))
+    flags = ["--metrics-port=1", f"--metrics-cert-dir={tmp_path}", "--secure-serving=false"]
+    server = app.server_of(load(flags, {}), [], shared)
+    address = listener.getsockname()
+    async with serving_server(server):
+        await asyncio.sleep(0.2)  # the first look only makes sure
+        before = await asyncio.to_thread(ssl.get_server_certificate, address)
+        after = (await certified(tmp_path)).read_text()
+        async with asyncio.timeout(40):
+            while (served := await asyncio.to_thread(ssl.get_server_certificate, address)) == before:
+                await asyncio.sleep(0.05)
+    assert served.split() == after.split()
+
+
+@asynccontextmanager
+async def serving_server(server: Server) -> AsyncIterator[None]:
+    """Run the server on a port of no interest."""
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[listen("127.0.0.1", 0)])
+    try:
+        yield
+    finally:
+        await server.shutdown()
 
 
 async def test_metrics_are_served_until_the_last_request_has_ended(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from tests.connectors.play import (
 )
 
 EVERY = pytest.mark.parametrize("connector", CONNECTORS)
+BY_PARAMS = pytest.mark.parametrize("connector", [name for name, row in CONNECTORS.items() if row.by_params])
 OWN = (
     b'{"model":"m","prompt":["a","b"],"max_tokens":50,"kv_transfer_params":{"own":1},'
     b'"cache_hit_threshold":0.9}'
@@ -46,7 +47,7 @@ def planner(connector: str, policy: str = "fail") -> Planner:
     return Planner(CONNECTORS[connector], OPTIONS, local_after_failure=policy == "local")
 
 
-@EVERY
+@BY_PARAMS
 def test_what_cannot_be_handed_over_is_decoded_here_with_the_reason(connector: str) -> None:
     call = call_of(b'{"model":"m","prompt":"a","use_beam_search":true,"n":2}')
     played = play(planner(connector).plan(call, route_of()))
@@ -62,6 +63,12 @@ def test_nothing_of_the_clients_params_goes_on_and_no_threshold_gives_the_reques
     assert played.deliver.leg.content == (
         b'{"model":"m","prompt":["a","b"],"max_tokens":50,"cache_hit_threshold":0}'
     )
+
+
+@pytest.mark.parametrize("connector", ["sglang", "shared-storage"])
+def test_legs_that_tell_each_other_nothing_by_params_are_never_decoded_alone(connector: str) -> None:
+    step = next(planner(connector).plan(call_of(b'{"model":"m","prompt":["a","b"]}'), route_of()))
+    assert [leg.role for leg in legs_of(step)] == [Role.PREFILL]
 
 
 @EVERY

@@ -308,6 +308,11 @@ def test_without_a_known_address_of_its_own_a_sidecar_goes_by_the_port() -> None
     assert route.decoder == Endpoint("localhost", 8201)
 
 
+@pytest.mark.parametrize("value", [b"10.0.0.1:8000", b"10.0.0.9:1", b"?"])
+def test_with_one_rank_the_data_parallel_header_means_nothing(value: bytes) -> None:
+    assert read([(DP, value)], RULES, never) == Route(DECODER, own=OWN)
+
+
 def test_on_another_ranks_port_the_data_parallel_header_means_nothing() -> None:
     for value in (b"10.0.0.1:8000", b"10.0.0.9:1", b"?"):
         route = Route(Endpoint("localhost", 8202), own=Endpoint("10.0.0.1", 8002))

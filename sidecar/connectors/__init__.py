@@ -27,11 +27,13 @@ class Connector:
     """One row of the table.
 
     plan: the prefill/decode plan. pulls: whether its engines have a P2P tier to pull from; None when
-    `--enable-p2p-pull` says so.
+    `--enable-p2p-pull` says so. by_params: whether `kv_transfer_params` tell the decoder where its blocks
+    are: vLLM copies those to every prompt of a request (`alone`).
     """
 
     plan: Callable[[Call, Route, Options], Plan]
     pulls: bool | None
+    by_params: bool = True
 
 
 # Keys are values of `--kv-connector`, but for "moriio", which is nixlv2 with `--moriio-write-mode`.
@@ -40,6 +42,6 @@ CONNECTORS: dict[str, Connector] = {
     "moriio": Connector(moriio.plan, pulls=None),
     "offloading": Connector(offloading.plan, pulls=True),
     "mooncake": Connector(mooncake.plan, pulls=False),
-    "sglang": Connector(sglang.plan, pulls=False),
-    "shared-storage": Connector(shared_storage.plan, pulls=False),
+    "sglang": Connector(sglang.plan, pulls=False, by_params=False),
+    "shared-storage": Connector(shared_storage.plan, pulls=False, by_params=False),
 }

@@ -2,6 +2,7 @@
 
 Rule: serial. What P answers goes to D whole, unknown keys too, and once. With `--enable-p2p-pull` the prefill
 leg, and only that one, also pulls (seen on vLLM 0.32 MultiConnector: on both legs it doubles the transfer).
+With `--enable-bidirectional-kv-xfer` it reads the last turn from the decoder instead (`sidecar.reuse`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from sidecar.call import Call
 from sidecar.connectors.options import Options
 from sidecar.kvparams import FIELD, complete_handoff
-from sidecar.plan import Ask, Deliver, Plan
+from sidecar.plan import Deliver, Plan
+from sidecar.reuse import kept, prefilled
 from sidecar.routing import Route
 
 # vLLM 0.32 nixl connector reads these six of a request that another engine will decode.
@@ -25,13 +27,11 @@ _PREFILL = {
 
 def plan(call: Call, route: Route, options: Options) -> Plan:
     """Prefill on the route's prefiller, then decode with the params that it answered."""
-    assert route.prefiller is not None
-    prefill = call.prefill(route.prefiller, _PREFILL, route.source)
-    [reply] = yield Ask((prefill,))
+    reply = yield from prefilled(call, route, _PREFILL)
     params = reply.body.get(FIELD, b"null")
     lost = _why_lost(params)
     decode = call.decode_after_prefill(route.decoder, None if lost else params)
-    return Deliver(decode, cached_tokens=reply.cached_tokens, handoff_lost=lost)
+    return Deliver(decode, cached_tokens=reply.cached_tokens, handoff_lost=lost, keep=kept(call, reply))
 
 
 def _why_lost(params: bytes) -> str | None:

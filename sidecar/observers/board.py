@@ -11,7 +11,8 @@ import mmap
 from typing import TypeAlias
 
 from sidecar.counters import Event
-from sidecar.observers.families import CELLS, EVENTS
+from sidecar.observers.families import CELLS, EVENTS, FAMILIES
+from sidecar.observers.kinds import Gauge
 
 # Doubles: whole numbers stay exact up to 2^53, and eight aligned bytes are written at once.
 _CELL_BYTES = 8
@@ -31,6 +32,14 @@ class Board:
     def row(self, number: int) -> Row:
         """The row of one process."""
         return self._rows[number]
+
+    def clear_gauges(self, number: int) -> None:
+        """The process of that row has ended, and with it all that it had at that moment."""
+        row = self._rows[number]
+        for family in FAMILIES:
+            if isinstance(family, Gauge):
+                for cell in range(family.first, family.first + family.cells):
+                    row[cell] = 0.0
 
     def totals(self) -> list[float]:
         """The sum of all rows, cell by cell."""

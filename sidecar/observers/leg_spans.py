@@ -23,7 +23,7 @@ def leg_end(record: LegRecord, connector: str) -> Attributes:
             return attributes | _prefill(record)
         case Role.DECODE:
             return attributes | _decode(record)
-        case Role.ENCODE | Role.LOOKUP:
+        case Role.ENCODE | Role.LOOKUP | Role.TOKENIZE:
             return attributes | {"server.address": record.leg.target.host}
 
 

@@ -69,10 +69,14 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
         fields["source"] = _netloc(record.route.named_source.host, record.route.named_source.port)
     if reason := record.handoff_lost or record.alone or (record.route and record.route.no_pull):
         fields["reason"] = str(reason)
+    if record.turn:
+        fields["turn"] = str(record.turn)
     if record.error:
         fields["error"] = record.error
     if record.detail:
         fields["detail"] = record.detail
+    if record.denied_target:
+        fields["denied_target"] = record.denied_target
     if record.trace_id:
         fields["trace_id"] = record.trace_id
     return fields
@@ -93,6 +97,8 @@ def _leg(record: LegRecord) -> dict[str, Any]:
             "source": _netloc(source.endpoint.host, source.p2p_port),
             "kv_request_id": leg.pull.kv_request_id,
         }
+    if leg.reads:
+        fields["reads"] = leg.reads
     if record.attempts > 1:
         fields["attempts"] = record.attempts
     if record.error:

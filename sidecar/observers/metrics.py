@@ -6,7 +6,6 @@ is not routed has no stages and is not counted.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,20 +14,36 @@ from types import TracebackType
 from sidecar.observers import ExchangeRecord, LegRecord, Observer, Watch
 from sidecar.observers.board import Row
 from sidecar.observers.families import (
+    ANSWER_BYTES,
     DISAGG_REQUESTS,
     DURATIONS,
     HANDOFFS_LOST,
+    IN_FLIGHT,
+    LEGS,
     OTHER,
+    OVERHEAD,
     PREFILL_FALLBACKS,
+    PULLS_SKIPPED,
+    REQUEST_BYTES,
     REQUEST_ERRORS,
     REQUESTS,
-    Histogram,
+    TTFT,
+    WRITE_INTERVAL,
 )
+from sidecar.observers.leg_figures import failed, overhead_s, status_of
 
 _UNWATCHED: Watch = nullcontext()
-_REQUEST_CELLS = {value: REQUESTS.cell(value) for value in REQUESTS.values}
-_ERROR_CELLS = {stage: REQUEST_ERRORS.cell(stage) for stage in REQUEST_ERRORS.values}
-_LOST_CELLS = {reason: HANDOFFS_LOST.cell(reason) for reason in HANDOFFS_LOST.values}
+_IN_FLIGHT_CELL = IN_FLIGHT.first
+_REQUEST_CELLS = {value: REQUESTS.cell(value) for (value,) in REQUESTS.series}
+_ERROR_CELLS = {stage: REQUEST_ERRORS.cell(stage) for (stage,) in REQUEST_ERRORS.series}
+_LOST_CELLS = {reason: HANDOFFS_LOST.cell(reason) for (reason,) in HANDOFFS_LOST.series}
+_SKIPPED_CELLS = {reason: PULLS_SKIPPED.cell(reason) for (reason,) in PULLS_SKIPPED.series}
+_LEG_CELLS = {series: LEGS.cell(*series) for series in LEGS.series}
+_STAGE_TOOK = {stage: histogram.sampler() for stage, histogram in DURATIONS.items()}
+_decode_took = _STAGE_TOOK["decode"]
+_overhead, _ttft, _write_interval = OVERHEAD.sampler(), TTFT.sampler(), WRITE_INTERVAL.sampler()
+_request_bytes, _answer_bytes = REQUEST_BYTES.sampler(), ANSWER_BYTES.sampler()
+_DECODED_CELL = LEGS.cell("decode", "2xx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +79,32 @@ class _Counting:
         api = self._record.api
         if api is not None:
             self._row[_REQUEST_CELLS[api.name]] += 1
+            self._row[_IN_FLIGHT_CELL] += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        record = self._record
+        row, record = self._row, self._record
+        row[_IN_FLIGHT_CELL] -= 1
         if _is_plain(record):
-            _sample(self._row, DURATIONS["decode"], _duration_s(record.legs, record))
-        elif record.legs:
-            self._count(self._row, record)
+            _decode_took(row, _duration_s(record.legs, record))
+            row[_DECODED_CELL] += 1
+        else:
+            self._count(row, record)
+        if record.route is not None and record.route.no_pull is not None:
+            row[_SKIPPED_CELLS[record.route.no_pull]] += 1
+        if record.error is None:
+            _measure(row, record)
 
     def _count(self, row: Row, record: ExchangeRecord) -> None:
         for stage in stages(record):
             if stage.failed:
                 row[_ERROR_CELLS[stage.name]] += 1
             if stage.duration_s is not None:
-                _sample(row, DURATIONS[stage.name], stage.duration_s)
-        if split := disagg_type(record):
+                _STAGE_TOOK[stage.name](row, stage.duration_s)
+        for leg in record.legs:
+            row[_LEG_CELLS[leg.leg.role, status_of(leg)]] += 1
+        if record.legs and (split := disagg_type(record)):
             row[DISAGG_REQUESTS.cell(split)] += 1
         if record.handoff_lost:
             row[_LOST_CELLS.get(record.handoff_lost, _LOST_CELLS[OTHER])] += 1
@@ -93,7 +117,21 @@ def _is_plain(record: ExchangeRecord) -> bool:
     if len(record.legs) != 1:
         return False
     leg, route = record.legs[0], record.route
-    return not _failed(leg) and leg.leg.role == "decode" and (route is None or route.prefiller is None)
+    return not failed(leg) and leg.leg.role == "decode" and (route is None or route.prefiller is None)
+
+
+def _measure(row: Row, record: ExchangeRecord) -> None:
+    """Times and sizes of an exchange without an error, as its client saw it."""
+    began_s, ended_s = record.first_byte_s, record.ended_s
+    if ended_s is None or not record.legs:
+        return
+    _overhead(row, overhead_s(record.legs, record.started_s, ended_s))
+    _request_bytes(row, record.request_bytes)
+    _answer_bytes(row, record.sent_bytes)
+    if record.streaming and began_s is not None and record.status == 200:
+        _ttft(row, began_s - record.started_s)
+        if record.writes > 1:
+            _write_interval(row, (ended_s - began_s) / (record.writes - 1))
 
 
 def stages(record: ExchangeRecord) -> Iterator[Stage]:
@@ -110,9 +148,9 @@ def stages(record: ExchangeRecord) -> Iterator[Stage]:
         by_role["decode"] = [leg for leg in by_role.get("decode", ()) if leg.error != "cancelled"]
     for role, legs in by_role.items():
         if legs and role in DURATIONS:
-            failed = _any_failed(legs)
-            sampled = not (failed and role == "encode")
-            yield Stage(role, _duration_s(legs, record) if sampled else None, failed)
+            broken = _any_failed(legs)
+            sampled = not (broken and role == "encode")
+            yield Stage(role, _duration_s(legs, record) if sampled else None, broken)
 
 
 def disagg_type(record: ExchangeRecord) -> str | None:
@@ -126,7 +164,7 @@ def disagg_type(record: ExchangeRecord) -> str | None:
 def fell_back(record: ExchangeRecord) -> bool:
     """Whether a decode began after the request's prefill had failed."""
     failed_s = [
-        leg.ended_s for leg in record.legs if leg.leg.role == "prefill" and leg.ended_s and _failed(leg)
+        leg.ended_s for leg in record.legs if leg.leg.role == "prefill" and leg.ended_s and failed(leg)
     ]
     return bool(failed_s) and any(
         leg.leg.role == "decode" and leg.started_s >= min(failed_s) for leg in record.legs
@@ -134,12 +172,7 @@ def fell_back(record: ExchangeRecord) -> bool:
 
 
 def _any_failed(legs: Sequence[LegRecord]) -> bool:
-    return any(_failed(leg) for leg in legs)
-
-
-def _failed(leg: LegRecord) -> bool:
-    """No answer, one that was cut off, or one that is not 2xx."""
-    return leg.error is not None or leg.status is None or not 200 <= leg.status < 300
+    return any(failed(leg) for leg in legs)
 
 
 def _duration_s(legs: Sequence[LegRecord], record: ExchangeRecord) -> float:
@@ -148,8 +181,3 @@ def _duration_s(legs: Sequence[LegRecord], record: ExchangeRecord) -> float:
         return (legs[0].ended_s or record.ended_s or legs[0].started_s) - legs[0].started_s
     ends_s = [leg.ended_s or record.ended_s or leg.started_s for leg in legs]
     return max(ends_s) - min(leg.started_s for leg in legs)
-
-
-def _sample(row: Row, histogram: Histogram, duration_s: float) -> None:
-    row[histogram.first + bisect_left(histogram.buckets, duration_s)] += 1
-    row[histogram.sum_cell] += duration_s

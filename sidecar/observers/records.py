@@ -27,8 +27,11 @@ class ExchangeRecord:
     an SSE stream. handoff_lost: why the decoder got no blocks although a prefiller was asked for them.
     alone: why no prefiller was asked although the route names one. held: the answer waited for a started
     leg's (`plan.Deliver.after_started`). completion_tokens: of an answer that a plan has composed; a chunked
-    decode's legs have `leg.chunk`.
+    decode's legs have `leg.chunk`. turn: what came of remembering the turn of a chat, by a short label; None
+    without that. denied_target: the prefiller that SSRF protection did not allow.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
+    writes: in how many pieces the answer's body was written. request_bytes: of the request's body as it was
+    sent, where it was read.
     """
 
     method: str
@@ -46,10 +49,14 @@ class ExchangeRecord:
     handoff_lost: str | None = None
     held: bool = False
     alone: str | None = None
+    denied_target: str | None = None
     completion_tokens: int | None = None
+    turn: str | None = None
     first_byte_s: float | None = None
     ended_s: float | None = None
     sent_bytes: int = 0
+    writes: int = 0
+    request_bytes: int = 0
     legs: list[LegRecord] = field(default_factory=list)
 
 
@@ -58,8 +65,9 @@ class LegRecord:
     """One leg of an exchange, with all its attempts. status: of the last attempt, None without an answer.
 
     started: it ran beside the exchange (`plan.Start`). refused: its answer said that it is none
-    (`plan.Offer`), and nothing of it reached the client. pull: what is known of the pull that it directs.
-    prompt_tokens and cached_tokens: as the engine's answer reported them, looked at only where it pulls.
+    (`plan.Offer`), and nothing of it reached the client. rescued: it pulled, hung, and was cancelled. pull:
+    what is known of the pull that it directs. prompt_tokens and cached_tokens: as the engine's answer
+    reported them, looked at only where it pulls.
     """
 
     exchange: ExchangeRecord
@@ -70,6 +78,7 @@ class LegRecord:
     error: str | None = None
     started: bool = False
     refused: bool = False
+    rescued: bool = False
     pull: PullRecord | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -84,8 +93,8 @@ class PullRecord:
 
     source: the peer's P2P endpoint; engine: who was told to pull. outcome: None until it is known.
     moved_bytes and moved_tokens: None where they cannot be attributed. saved_s: an estimate, the prefill that
-    these tokens would have taken. local: it moved nothing since the engine had a prefix itself. context:
-    tracing's own.
+    these tokens would have taken. local: it moved nothing since the engine had a prefix itself. rescued: it
+    hung and was left out. context: tracing's own.
     """
 
     source: Endpoint
@@ -104,6 +113,7 @@ class PullRecord:
     cached_tokens: int | None = None
     saved_s: float | None = None
     local: bool = False
+    rescued: bool = False
     context: object = None
 
 

@@ -4,7 +4,7 @@ Rule: an answer's bytes are the application's, only the framing is ours; one tha
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -12,23 +12,13 @@ from sidecar import problem
 from sidecar.server.admission import Head
 from sidecar.server.framing import BodyEnd, frame, last_chunk, response_head
 from sidecar.server.inbound import BodyTooLarge, ClientGone
-from sidecar.server.request import Inlet, Request
+from sidecar.server.request import Inlet, Request, Source
 
 __all__ = ["BodyTooLarge", "Client", "ClientGone", "Source"]
 
 
 # Looking a member up in an enumeration costs a tenth of relaying an event (CPython 3.11).
 _UNDECIDED, _LENGTH, _CHUNKS = BodyEnd.UNDECIDED, BodyEnd.LENGTH, BodyEnd.CHUNKS
-
-
-class Source(Protocol):
-    """Where an answer comes from; stopped while the client is slow (both calls idempotent)."""
-
-    def pause(self) -> None:
-        """Stop bringing bytes."""
-
-    def resume(self) -> None:
-        """Bring bytes again."""
 
 
 class Connection(Inlet, Protocol):
@@ -53,7 +43,9 @@ class Client(Request):
     """One request and its answer; every method is to be called from the event loop.
 
     `ended` says that nothing more can be written, `keep_alive` that the connection may outlive the answer;
-    `sent_bytes` counts the answer's body, whose first byte was written at `first_byte_s` (time.monotonic()).
+    `sent_bytes` counts the answer's body, whose first byte was written at `first_byte_s` (time.monotonic()),
+    and `writes` its pieces. `also`, when it is set, gives further headers of the answer, at the moment in
+    which its head is made.
     """
 
     __slots__ = (
@@ -63,11 +55,13 @@ class Client(Request):
         "_left_bytes",
         "_over",
         "_source",
+        "also",
         "ended",
         "first_byte_s",
         "keep_alive",
         "sent_bytes",
         "task",
+        "writes",
     )
 
     def __init__(self, connection: Connection, head: Head, *, keep_alive: bool) -> None:
@@ -76,7 +70,9 @@ class Client(Request):
         self.keep_alive = keep_alive
         self.ended = False
         self.sent_bytes = 0
+        self.writes = 0
         self.first_byte_s: float | None = None
+        self.also: Callable[[], Sequence[tuple[bytes, bytes]]] | None = None
         self.task: asyncio.Task[None] | None = None
         self._body_end = _UNDECIDED
         self._head: bytes | None = None
@@ -120,6 +116,8 @@ class Client(Request):
         """
         if self._body_end is not _UNDECIDED:
             raise RuntimeError("the answer has already begun")
+        if self.also is not None:
+            headers = [*headers, *self.also()]
         # A body nobody reads is not waited for, and must not be taken for a request (RFC 9112 9.6): close.
         keep_alive = self.keep_alive and (self.received or (self.body is not None and self.body.streaming))
         framing = frame(self.asked, status, headers, body_length, keep_alive=keep_alive)
@@ -142,18 +140,19 @@ class Client(Request):
             piece = b"%x\r\n%b\r\n" % (piece_bytes, piece)
         elif not self._fits(piece_bytes):
             return
-        if not self.sent_bytes:
-            self.first_byte_s = monotonic()
         self.sent_bytes += piece_bytes
+        self.writes += 1
         if self._head is not None:
+            self.first_byte_s = monotonic()
             piece = self._head + piece
             self._head = None
         self._transport.write(piece)
 
     def flush(self) -> None:
         """Send the head now, if it still waits for a piece of the body."""
-        head, self._head = self._head, None
-        if head is not None and not self.ended:
+        head = self._head
+        if head and not self.ended:
+            self._head = b""  # nothing waits; not None, which says that the body has begun
             self._transport.write(head)
 
     async def drain(self) -> None:

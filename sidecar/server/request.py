@@ -19,11 +19,22 @@ class Inlet(Valve, Protocol):
     peer: tuple[str, int] | None
 
 
+class Source(Protocol):
+    """Where an answer comes from; stopped while the client is slow (both calls idempotent)."""
+
+    def pause(self) -> None:
+        """Stop bringing bytes."""
+
+    def resume(self) -> None:
+        """Bring bytes again."""
+
+
 class Request:
     """One request; `method`, `target` (origin form, with the query) and `headers` are the client's bytes.
 
     `received_at_s` is time.monotonic() at the head's end; `tunnel_requested` says that it is a WebSocket
-    handshake; `asked` is the head as it was admitted.
+    handshake; `asked` is the head as it was admitted; `body_bytes`: of the body, once it
+    was read whole.
     """
 
     __slots__ = (
@@ -31,6 +42,7 @@ class Request:
         "_transport",
         "asked",
         "body",
+        "body_bytes",
         "has_body",
         "headers",
         "http_version",
@@ -53,6 +65,7 @@ class Request:
         self._expects_continue = head.expects_continue
         self.has_body = head.body_length != 0
         self.body = RequestBody(inlet, head.body_length) if self.has_body else None
+        self.body_bytes = 0
         self.received_at_s = time.monotonic()
 
     @property
@@ -72,7 +85,9 @@ class Request:
             return b""
         if body.length_bytes <= limit_bytes:
             self._invite_body()
-        return await body.read(limit_bytes)
+        whole = await body.read(limit_bytes)
+        self.body_bytes = len(whole)
+        return whole
 
     async def stream_body(self) -> AsyncIterator[bytes]:
         """The body in pieces as they arrive; the client is not read while they wait. Raises ClientGone."""

@@ -178,6 +178,17 @@ class SourceGuard(Group):
     source_guard_table_size: Annotated[kinds.Count, Flag("How many sources are remembered.")] = 1024
 
 
+class PullRescue(Group):
+    title = "Pull rescue"
+
+    # On vLLM 0.32 a pull takes tens of milliseconds, and a failed one at most 0.1 s before the prompt is
+    # computed; a hung one takes as long as the client has patience.
+    pull_rescue_after_s: Annotated[
+        kinds.DurationOrZero,
+        Flag("How long a pull may keep an answer from beginning; then it is left out. 0: for ever."),
+    ] = 10.0
+
+
 class PullVerification(Group):
     title = "Pull verification"
 

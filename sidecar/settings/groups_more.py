@@ -1,4 +1,4 @@
-"""The settings around the main job: observability, allowlist, configuration, the peer's own.
+"""The settings around the main job: observability, configuration, the peer's own.
 
 Rule: as in `groups`.
 """
@@ -9,22 +9,24 @@ from sidecar.settings import kinds
 from sidecar.settings.flag import Flag, Group
 
 
-class Allowlist(Group):
-    title = "SSRF protection"
+class Reuse(Group):
+    title = "Reading from decoders (bidirectional NIXL)"
 
-    enable_ssrf_protection: Annotated[
-        kinds.Boolean, Flag("Send legs only to pods of the InferencePool.", works=())
-    ] = False
-    inference_pool: Annotated[
-        kinds.OptionalPool,
+    enable_bidirectional_kv_xfer: Annotated[
+        kinds.Boolean,
         Flag(
-            "The InferencePool; a bare name is in namespace default. With SSRF protection only.",
-            env="INFERENCE_POOL",
+            "A prefiller reads from this pod's decoder what that holds of a chat's last turn; engines need "
+            "bidirectional_kv_xfer. With nixlv2 only."
         ),
-    ] = None
-    pool_group: Annotated[kinds.Word, Flag("API group of the InferencePool. With SSRF protection only.")] = (
-        "inference.networking.k8s.io"
-    )
+    ] = False
+    # A person's pause between two turns. vLLM's decoders keep the blocks for 480 s (decoder_kv_blocks_ttl).
+    bidirectional_kv_ttl_s: Annotated[
+        kinds.Duration, Flag("How long a turn is remembered; less where the decoder says so.")
+    ] = 300.0
+    # One per conversation within the time above. An entry is some 700 bytes and its block ids.
+    bidirectional_kv_entries: Annotated[kinds.Count, Flag("How many turns are remembered.")] = 4096
+    # 128k tokens in blocks of 16 are 8,000 ids, about 50 KB of text.
+    bidirectional_kv_bytes: Annotated[kinds.Bytes, Flag("How much memory they may take.")] = 32 * 1024 * 1024
 
 
 class Observability(Group):
@@ -41,6 +43,22 @@ class Observability(Group):
             "Empty: plain HTTP."
         ),
     ] = None
+    # Fourteen series for each, of at most 256 (observers/peers.py).
+    metrics_peers: Annotated[
+        kinds.Boolean, Flag("Count pulls by source too, 256 of them at most. With --metrics-port only.")
+    ] = False
+    debug_endpoints: Annotated[
+        kinds.Boolean,
+        Flag(
+            "Serve /debug/ on --metrics-port, which it needs, and tell clients that send x-sidecar-debug: 1 "
+            "what was done for them."
+        ),
+    ] = False
+    # Some 2 KB each, so a megabyte: what a person looks back over, and at 10 requests a second most of a
+    # minute.
+    debug_ring: Annotated[
+        kinds.Count, Flag("How many exchanges each process remembers. With --debug-endpoints only.")
+    ] = 512
     log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
     log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"
 

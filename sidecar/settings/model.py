@@ -6,8 +6,9 @@ Rule: nothing about a single setting stands here.
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
-from sidecar.settings.groups import Engines, PullVerification, Serving, SourceGuard, Transfer
-from sidecar.settings.groups_more import Allowlist, Configuration, MoRIIO, Observability, PeerLogging
+from sidecar.settings.groups import Engines, PullRescue, PullVerification, Serving, SourceGuard, Transfer
+from sidecar.settings.groups_more import Configuration, MoRIIO, Observability, PeerLogging, Reuse
+from sidecar.settings.groups_protection import Allowlist, Certificates
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -15,9 +16,12 @@ GROUPS: tuple[type[Group], ...] = (
     Engines,
     Transfer,
     SourceGuard,
+    PullRescue,
     PullVerification,
+    Reuse,
     Observability,
     Allowlist,
+    Certificates,
     Configuration,
     PeerLogging,
     MoRIIO,
@@ -29,9 +33,12 @@ class Settings(
     Engines,
     Transfer,
     SourceGuard,
+    PullRescue,
     PullVerification,
+    Reuse,
     Observability,
     Allowlist,
+    Certificates,
     Configuration,
     PeerLogging,
     MoRIIO,

@@ -44,6 +44,11 @@ class BodyStream(httpx.AsyncByteStream):
         return b"".join(self._kept)
 
     @property
+    def arrived(self) -> bool:
+        """Whether there is something to read, or nothing more to wait for."""
+        return self._kept_bytes > 0 or self._answer.settled
+
+    @property
     def fault(self) -> BaseException | None:
         """Why the body was cut short, if it was."""
         return self._answer.fault

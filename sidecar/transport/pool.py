@@ -30,6 +30,12 @@ class Pool:
         # The running one, known from the first connection on: CPython 3.11 asks the kernel at each look-up.
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many connections carry a request and how many wait for one."""
+        idle = sum(map(len, self._idle.values()))
+        return len(self._open) - idle, idle
+
     def add(self, connection: Connection, key: Key) -> None:
         """A new connection, in use. It must leave by lost()."""
         self._open[connection] = key

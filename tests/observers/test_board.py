@@ -6,7 +6,7 @@ import os
 
 from sidecar.counters import UNCOUNTED, Event
 from sidecar.observers.board import Board, RowCounters
-from sidecar.observers.families import CELLS, EVENTS, FAMILIES
+from sidecar.observers.families import CELLS, EVENTS, FAMILIES, IN_FLIGHT, LEGS, WORKERS
 
 
 def test_cells_do_not_overlap_and_leave_no_gap() -> None:
@@ -18,6 +18,21 @@ def test_every_event_has_a_counter_of_its_name() -> None:
     assert {event: counter.name for event, counter in EVENTS.items()} == {
         event: str(event) for event in Event
     }
+
+
+def test_gauges_of_a_process_that_has_ended_are_cleared_and_its_counts_stay() -> None:
+    board = Board(2)
+    for row in (0, 1):
+        board.row(row)[WORKERS.first] = 1.0
+        board.row(row)[IN_FLIGHT.first] = 3.0
+        board.row(row)[LEGS.cell("decode", "2xx")] = 5.0
+    board.clear_gauges(1)
+    totals = board.totals()
+    assert [totals[cell] for cell in (WORKERS.first, IN_FLIGHT.first, LEGS.cell("decode", "2xx"))] == [
+        1.0,
+        3.0,
+        10.0,
+    ]
 
 
 def test_totals_are_the_sums_of_all_rows() -> None:

@@ -7,7 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sidecar.counters import Event
 from sidecar.observers.board import Board, RowCounters
 from sidecar.observers.exposition import Exposition
-from sidecar.observers.families import DURATIONS, REQUESTS
+from sidecar.observers.families import DURATIONS, FAMILIES, GUARD_SOURCES, LEGS, REQUESTS
+from sidecar.observers.kinds import Counter, Gauge, Histogram
+from sidecar.observers.peers import PeerBoard
 
 # Contract section 10, as it spells them.
 BOUNDS = (
@@ -69,3 +71,30 @@ def test_values_are_summed_over_processes_and_buckets_are_cumulative() -> None:
     ]
     assert 'llm_d_disagg_sidecar_requests_total{api_type="messages"} 3.0' in lines
     assert "moriio_dns_ip_changed_total 1.0" in lines
+
+
+def test_kinds_are_told_and_a_series_has_all_of_its_labels() -> None:
+    board = Board(1)
+    board.row(0)[LEGS.cell("prefill", "cut")] += 2
+    board.row(0)[GUARD_SOURCES.cell("bad")] = 7
+    text = Exposition(board).text().decode()
+    assert 'llm_d_disagg_sidecar_legs_total{role="prefill",status="cut"} 2.0' in text.splitlines()
+    assert 'llm_d_disagg_sidecar_guard_sources{state="bad"} 7.0' in text.splitlines()
+    kinds = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
+    for family in FAMILIES:
+        assert f"# TYPE {family.name} {kinds[type(family)]}\n" in text
+
+
+def test_bounds_of_bytes_are_spelled_whole() -> None:
+    text = Exposition(Board(1)).text().decode()
+    assert 'llm_d_disagg_sidecar_request_body_bytes_bucket{le="67108864"} 0.0' in text.splitlines()
+
+
+def test_sources_are_labels_only_where_there_is_a_table_of_them() -> None:
+    board, peers = Board(1), PeerBoard(2)
+    for row in (0, 1):
+        peers.row(row).cells("10.0.0.9:7777")[0] += 1
+    assert "source=" not in Exposition(board).text().decode()
+    lines = Exposition(board, peers).text().decode().splitlines()
+    assert 'llm_d_disagg_sidecar_source_pulls_total{outcome="moved",source="10.0.0.9:7777"} 2.0' in lines
+    assert 'llm_d_disagg_sidecar_source_pulled_bytes_total{source="other"} 0.0' in lines

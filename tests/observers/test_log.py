@@ -40,6 +40,15 @@ def handoff() -> ExchangeRecord:
     return record
 
 
+def test_the_line_tells_of_a_chats_turns() -> None:
+    record = handoff()
+    record.turn = "kept"
+    record.legs[0].leg = replace(record.legs[0].leg, reads="engine-d")
+    fields = line(record)
+    assert (fields["turn"], fields["legs"][0]["reads"]) == ("kept", "engine-d")
+    assert "reads" not in fields["legs"][1]
+
+
 def test_the_line_of_a_handoff_with_a_pull() -> None:
     assert line(handoff()) == {
         "method": "POST",

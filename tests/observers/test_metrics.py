@@ -6,18 +6,33 @@ import pytest
 
 from sidecar.observers import ExchangeRecord
 from sidecar.observers.board import Board
-from sidecar.observers.families import FAMILIES, Counter
+from sidecar.observers.families import FAMILIES, PREFIX
+from sidecar.observers.kinds import Histogram
 from sidecar.observers.metrics import Metrics
 from sidecar.plan import Role
-from sidecar.routing import Route
+from sidecar.routing import NoPull, Route
 from tests.observers.play import DECODER, PREFILLER, chat, leg
 
 SPLIT = Route(DECODER, prefiller=PREFILLER, prefill_candidates=1)
-PREFIX = "llm_d_disagg_sidecar_"
 ASKED = {"requests_total chat_completions": 1.0}
 
 
+# What is told of exchanges besides how many there were and how their stages went.
+MEASURES = ("legs_total", "overhead_", "request_body", "answer_body", "time_to_first", "stream_write")
+
+
 def counted(record: ExchangeRecord, error: BaseException | None = None) -> dict[str, float]:
+    """The peer's numbers, and ours that count exchanges, once the exchange is over."""
+    numbers = all_of(record, error)
+    return {name: number for name, number in numbers.items() if not name.startswith(MEASURES)}
+
+
+def measured(record: ExchangeRecord) -> dict[str, float]:
+    """The others."""
+    return {name: number for name, number in all_of(record).items() if name.startswith(MEASURES)}
+
+
+def all_of(record: ExchangeRecord, error: BaseException | None = None) -> dict[str, float]:
     """Every number that is not zero once the exchange is over; histograms as their count and their sum."""
     board = Board(1)
     watch = Metrics(board.row(0)).exchange(record)
@@ -32,11 +47,11 @@ def shown(board: Board) -> dict[str, float]:
     totals, numbers = board.totals(), dict[str, float]()
     for family in FAMILIES:
         name = family.name.removeprefix(PREFIX)
-        if isinstance(family, Counter):
-            numbers |= {f"{name} {value}".strip(): totals[family.cell(value)] for value in family.values}
-        else:
+        if isinstance(family, Histogram):
             numbers[f"{name} count"] = sum(totals[family.first : family.sum_cell])
             numbers[f"{name} sum"] = totals[family.sum_cell]
+        else:
+            numbers |= {" ".join((name, *values)): totals[family.cell(*values)] for values in family.series}
     return {name: number for name, number in numbers.items() if number}
 
 
@@ -203,3 +218,128 @@ def test_a_duration_is_in_the_first_bucket_that_holds_it(seconds: float, bucket:
     decode = next(family for family in FAMILIES if family.name == f"{PREFIX}decode_duration_seconds")
     counts = board.totals()[decode.first : decode.first + decode.cells - 1]
     assert [place for place, count in enumerate(counts) if count] == [bucket]
+
+
+def leg_of(role: str, status: str) -> dict[str, float]:
+    """One leg."""
+    return {f"legs_total {role} {status}": 1.0}
+
+
+def sampled(name: str, amount: float) -> dict[str, float]:
+    """One sample of a measure."""
+    return {f"{name} count": 1.0} | ({f"{name} sum": amount} if amount else {})
+
+
+def test_a_streamed_answer_gives_its_first_byte_and_the_mean_time_between_its_writes() -> None:
+    record = chat(
+        Route(DECODER),
+        status=200,
+        streaming=True,
+        first_byte_s=100.5,
+        writes=11,
+        sent_bytes=900,
+        request_bytes=70,
+    )
+    ran(record, Role.DECODE, 100.25, 199.5)
+    assert measured(record) == (
+        leg_of("decode", "2xx")
+        | sampled("time_to_first_token_seconds", 0.5)
+        | sampled("stream_write_interval_mean_seconds", (200.0 - 100.5) / 10)
+        | sampled("overhead_seconds", 0.75)
+        | sampled("request_body_bytes", 70)
+        | sampled("answer_body_bytes", 900)
+    )
+
+
+TTFT, INTERVAL, OVERHEAD = (
+    f"{name}_seconds count" for name in ("time_to_first_token", "stream_write_interval_mean", "overhead")
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "absent"),
+    [
+        ({"streaming": False, "writes": 9}, {TTFT, INTERVAL}),
+        ({"streaming": True, "writes": 1}, {INTERVAL}),
+        ({"streaming": True, "writes": 9, "status": 500}, {TTFT}),
+        ({"streaming": True, "writes": 9, "error": "died"}, {TTFT, OVERHEAD}),
+    ],
+)
+def test_an_answer_that_shows_no_such_time_is_no_sample_of_it(
+    fields: dict[str, object], absent: set[str]
+) -> None:
+    record = chat(Route(DECODER), **({"status": 200, "first_byte_s": 100.5} | fields))
+    ran(record, Role.DECODE, 100.25, 199.5)
+    assert absent.isdisjoint(measured(record))
+
+
+def test_overhead_is_what_no_leg_covers_before_between_and_after_them() -> None:
+    record = chat(SPLIT)
+    ran(record, Role.PREFILL, 100.5, 110.0)
+    ran(record, Role.DECODE, 110.25, 198.0)
+    assert measured(record) == (
+        leg_of("prefill", "2xx")
+        | leg_of("decode", "2xx")
+        | sampled("overhead_seconds", 0.5 + 0.25 + 2.0)
+        | sampled("request_body_bytes", 0)
+        | sampled("answer_body_bytes", 0)
+    )
+
+
+def test_legs_side_by_side_are_no_overhead() -> None:
+    record = chat(SPLIT)
+    ran(record, Role.PREFILL, 100.5, 150.0)
+    ran(record, Role.DECODE, 100.5, 200.0)
+    assert measured(record)["overhead_seconds sum"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "shown"),
+    [
+        (200, None, "2xx"),
+        (404, None, "4xx"),
+        (503, "refused", "5xx"),
+        (302, None, "3xx"),
+        (799, None, "other"),
+        (200, "died", "cut"),
+        (None, "died", "none"),
+        (None, "unreachable", "none"),
+        (200, "unusable", "2xx"),
+        (200, "cancelled", "cancelled"),
+        (None, "cancelled", "cancelled"),
+    ],
+)
+def test_a_leg_is_counted_by_its_role_and_how_it_ended(
+    status: int | None, error: str | None, shown: str
+) -> None:
+    record = chat(Route(DECODER), error=error)
+    ran(record, Role.ENCODE, 101.0, 102.0, status, error)
+    assert all_of(record)[f"legs_total encode {shown}"] == 1.0
+
+
+def test_a_leg_that_outlives_its_exchange_has_not_failed() -> None:
+    record = chat(SPLIT)
+    running = leg(record, Role.PREFILL, 101.0)
+    running.started = True
+    ran(record, Role.DECODE, 101.0, 110.0)
+    numbers = all_of(record)
+    assert numbers["legs_total prefill running"] == 1.0
+    assert "request_errors_total prefill" not in numbers
+
+
+def test_a_source_that_is_not_pulled_from_is_counted_by_its_reason() -> None:
+    record = chat(Route(DECODER, no_pull=NoPull.UNREACHABLE))
+    ran(record, Role.DECODE, 101.0, 103.5)
+    assert counted(record) == ASKED | stage("decode", 2.5) | {"pulls_skipped_total source_unreachable": 1.0}
+
+
+def test_requests_are_in_flight_until_they_are_left_however_they_end() -> None:
+    board, record = Board(1), chat(Route(DECODER))
+    metrics = Metrics(board.row(0))
+    one, other = metrics.exchange(record), metrics.exchange(record)
+    one.__enter__()
+    other.__enter__()
+    assert shown(board)["requests_in_flight"] == 2.0
+    one.__exit__(None, None, None)
+    other.__exit__(ValueError, ValueError(), None)
+    assert "requests_in_flight" not in shown(board)

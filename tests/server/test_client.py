@@ -35,6 +35,28 @@ def says(
     return application
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["with the head", "after the head"])
+async def test_pieces_are_counted_and_the_first_one_is_timed(*, waits: bool) -> None:
+    seen: list[tuple[int, int, float | None]] = []
+
+    async def serve(client: Client) -> None:
+        client.start(200, [], body_length=None)
+        if waits:
+            await asyncio.sleep(0.02)  # the head leaves alone
+        seen.append((client.writes, client.sent_bytes, client.first_byte_s))
+        before_s = time.monotonic()
+        for piece in (b"one", b"", b"three"):
+            client.write(piece)
+        assert client.first_byte_s is not None
+        assert before_s <= client.first_byte_s <= time.monotonic()
+        seen.append((client.writes, client.sent_bytes, None))
+        client.finish()
+
+    async with serving(direct(serve)) as stage, stage.caller() as caller:
+        assert (await caller.ask(get())).body == b"onethree"
+    assert seen == [(0, 0, None), (2, 8, None)]
+
+
 async def test_a_request_is_shown_as_it_was_sent() -> None:
     seen: list[Client] = []
     before_s = time.monotonic()
@@ -359,3 +381,17 @@ async def test_nothing_can_be_taken_over_once_the_client_is_gone() -> None:
         await caller.send(get())
         assert await caller.closed()
     assert len(errors) == 1
+
+
+async def test_further_headers_are_made_when_the_answer_s_head_is() -> None:
+    def application(client: Client) -> None:
+        told: Headers = [(b"X-Also", b"early")]
+        client.also = lambda: told
+        told[0] = (b"X-Also", b"late")
+        says(200, [(b"X-Own", b"1")], b"a", length=1)(client)
+
+    answer = await asked(application, get())
+    assert [(name, value) for name, value in answer.headers if name.lower().startswith(b"x-")] == [
+        (b"X-Own", b"1"),
+        (b"X-Also", b"late"),
+    ]

@@ -64,19 +64,32 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "source_guard_good_ttl_s": 10.0,
         "source_guard_bad_ttl_s": 2.0,
         "source_guard_table_size": 1024,
+        "pull_rescue_after_s": 10.0,
         "pull_verification": "auto",
         "pull_verification_interval_s": 1.0,
         "silent_zero_threshold": 5,
         "silent_zero_suspend": True,
         "silent_zero_retry_s": 30.0,
+        "enable_bidirectional_kv_xfer": False,
+        "bidirectional_kv_ttl_s": 300.0,
+        "bidirectional_kv_entries": 4096,
+        "bidirectional_kv_bytes": 33554432,
         "tracing": False,
         "metrics_port": 0,
         "metrics_cert_dir": None,
+        "metrics_peers": False,
+        "debug_endpoints": False,
+        "debug_ring": 512,
         "log_level": "info",
         "log_format": "json",
         "enable_ssrf_protection": False,
         "inference_pool": None,
         "pool_group": "inference.networking.k8s.io",
+        "allowed_endpoints": (),
+        "upstream_ca_file": None,
+        "upstream_client_cert_dir": None,
+        "upstream_server_name": (),
+        "client_ca_file": None,
         "configuration": None,
         "configuration_file": None,
         "zap_log_level": None,
@@ -305,10 +318,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (
-            ["--enable-ssrf-protection"],
-            "--enable-ssrf-protection: true is not supported yet, only false",
-        ),
         (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch is not supported yet, only rfc3339"),
         (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info is not supported yet, only error"),
         (
@@ -371,6 +380,14 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
                 "not sglang"
             ],
         ),
+        (
+            ["--enable-bidirectional-kv-xfer", "--kv-connector=offloading"],
+            ["--enable-bidirectional-kv-xfer: goes with --kv-connector=nixlv2 only, not offloading"],
+        ),
+        (
+            ["--bidirectional-kv-ttl=8m"],
+            ["--bidirectional-kv-ttl: 8m is over 7m50s: decoders free blocks after 8m"],
+        ),
         (["--port=8200"], ["--port: 8200 is the same port as --model-server-port 8200"]),
         (
             ["--configuration=model-server-port: 8000"],
@@ -389,6 +406,9 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
             ],
             ["--port: 65534 and the 3 ranks' ports above it pass 65535"],
         ),
+        (["--metrics-peers"], ["--metrics-peers: goes with --metrics-port only"]),
+        (["--debug-endpoints"], ["--debug-endpoints: needs a port that no client reaches (--metrics-port)"]),
+        (["--debug-ring=9", "--metrics-port=9"], ["--debug-ring: goes with --debug-endpoints only"]),
         (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
         (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
         (
@@ -407,6 +427,14 @@ def test_what_does_not_go_together_is_refused(argv: list[str], problems: list[st
 
 def test_pulls_go_with_nixl() -> None:
     assert loaded("--enable-p2p-pull", "--kv-connector=nixlv2").enable_p2p_pull is True
+
+
+def test_bidirectional_transfer_goes_with_nixl_but_not_with_moriio() -> None:
+    assert (
+        loaded("--enable-bidirectional-kv-xfer", "--bidirectional-kv-ttl=470s").bidirectional_kv_ttl_s == 470
+    )
+    refused = problems_of("--enable-bidirectional-kv-xfer", "--moriio-write-mode")
+    assert "--enable-bidirectional-kv-xfer: does not go with --moriio-write-mode" in refused
 
 
 def test_a_certificate_directory_must_hold_both_files(tmp_path: Path) -> None:
@@ -471,3 +499,52 @@ def test_whatever_is_given_the_answer_is_settings_or_lines_that_can_be_printed(a
         assert settings.port != settings.model_server_port
     assert problems
     assert all(line.isprintable() for line in problems)
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (
+            ["--enable-ssrf-protection"],
+            "--enable-ssrf-protection: needs --inference-pool or --allowed-endpoints",
+        ),
+        (
+            ["--pool-group=x-k8s.io"],
+            "--pool-group: 'x-k8s.io' is not supported, only inference.networking.k8s.io",
+        ),
+        (
+            ["--enable-ssrf-protection=false", "--allowed-endpoints=a:1"],
+            "--allowed-endpoints: contradicts --enable-ssrf-protection false",
+        ),
+        (
+            ["--allowed-endpoints=a:1,b:0/"],
+            "--allowed-endpoints: 'b:0/' is neither host:port nor a network",
+        ),
+    ],
+)
+def test_an_allowlist_that_could_not_be_kept_is_refused(argv: list[str], problem: str) -> None:
+    assert problems_of(*argv) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--upstream-ca-file=/etc/hostname"], "--upstream-ca-file: goes with --enable-tls only"),
+        (["--client-ca-file=/none"], "--client-ca-file: '/none' cannot be read"),
+        (
+            ["--client-ca-file=/etc/hostname", "--secure-serving=false"],
+            "--client-ca-file: goes with --secure-serving only",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-client-cert-dir=/none"],
+            "--upstream-client-cert-dir: '/none' is not a directory",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-server-name=prefiller=a"],
+            "--upstream-server-name: 'prefiller' is not a stage of --enable-tls",
+        ),
+        (["--upstream-server-name=a"], "--upstream-server-name: 'a' is not of the form stage=name"),
+    ],
+)
+def test_certificates_that_nobody_would_look_at_are_refused(argv: list[str], problem: str) -> None:
+    assert problems_of(*argv) == [problem]

@@ -12,9 +12,9 @@ import pytest
 
 from tests.vllm.collector import Collector, collecting
 from tests.vllm.figures import Figures
-from tests.vllm.pods import BOTH, NIXL, TIERS, Fleet, Pods, chosen_kind
+from tests.vllm.pods import BOTH, NIXL, REUSE, TIERS, Fleet, Pods, chosen_kind
 
-GROUPS = ("tiers", "nixl", "both")
+GROUPS = ("tiers", "nixl", "reuse", "both")
 
 collect_ignore_glob = [] if chosen_kind() else ["test_*.py"]
 
@@ -47,6 +47,12 @@ def tiers(fleet: Fleet) -> Pods:
 def nixl(fleet: Fleet) -> Pods:
     """A prefill and a decode pod with NIXL."""
     return fleet.pods(NIXL)
+
+
+@pytest.fixture
+def reuse(fleet: Fleet) -> Pods:
+    """A prefill and a decode pod with NIXL in both directions."""
+    return fleet.pods(REUSE)
 
 
 @pytest.fixture

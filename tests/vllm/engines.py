@@ -25,6 +25,8 @@ STEP_TOKENS = 256
 """Tokens that one step computes at most: small, so that a long prompt takes long enough to be left alone."""
 NIXL_LEASE_S = 120
 """How long a prefiller keeps blocks that nobody has read; vLLM's 30 s is too close to what busy cores do."""
+DECODER_TTL_S = 120
+"""How long a decoder keeps the blocks of an answer for a next turn; vLLM's default is 480 s."""
 TIER_BYTES = 2 * BLOCKS * BLOCK_TOKENS * KV_BYTES_PER_TOKEN
 
 
@@ -32,9 +34,9 @@ TIER_BYTES = 2 * BLOCKS * BLOCK_TOKENS * KV_BYTES_PER_TOKEN
 class EngineSpec:
     """One engine.
 
-    connector: "offloading" (P2P tier), "nixl", or "multi" (both). ip: the pod's address, on which peers find
-    its P2P and NIXL ports. port: of its HTTP API, on 127.0.0.1. hash_seed: PYTHONHASHSEED, the root of its
-    block hashes. traces: OTLP/HTTP endpoint of a collector.
+    connector: "offloading" (P2P tier), "nixl", "reuse" (NIXL, both ways) or "multi" (both connectors).
+    ip: the pod's address, on which peers find its P2P and NIXL ports. port: of its HTTP API, on 127.0.0.1.
+    hash_seed: PYTHONHASHSEED, the root of its block hashes. traces: OTLP/HTTP endpoint of a collector.
     """
 
     name: str
@@ -137,6 +139,14 @@ def _vllm_transfer(spec: EngineSpec) -> dict[str, Any]:
         "kv_load_failure_policy": "fail",
         "kv_connector_extra_config": {"kv_lease_duration": NIXL_LEASE_S},
     }
+    reuse: dict[str, Any] = {
+        **nixl,
+        "kv_connector_extra_config": {
+            "kv_lease_duration": NIXL_LEASE_S,
+            "bidirectional_kv_xfer": True,
+            "decoder_kv_blocks_ttl": DECODER_TTL_S,
+        },
+    }
     both = {
         "kv_connector": "MultiConnector",
         "kv_role": "kv_both",
@@ -145,7 +155,7 @@ def _vllm_transfer(spec: EngineSpec) -> dict[str, Any]:
             "connectors": [{**nixl, "kv_load_failure_policy": "recompute"}, offloading]
         },
     }
-    return {"offloading": offloading, "nixl": nixl, "multi": both}[spec.connector]
+    return {"offloading": offloading, "nixl": nixl, "reuse": reuse, "multi": both}[spec.connector]
 
 
 def embedded(spec: EngineSpec) -> Start:

@@ -86,6 +86,7 @@ class Group:
 TIERS = Group("tiers", ("a", "b", "c", "x"), "offloading", ("--kv-connector=offloading",), {"x": "1"})
 """a, b and c are peers; the hash seed of x differs from theirs."""
 NIXL = Group("nixl", ("p", "d"), "nixl", ("--kv-connector=nixlv2",))
+REUSE = Group("reuse", ("p", "d"), "reuse", ("--kv-connector=nixlv2", "--enable-bidirectional-kv-xfer"))
 BOTH = Group("both", ("s", "p", "d"), "multi", ("--kv-connector=nixlv2", "--enable-p2p-pull"))
 
 

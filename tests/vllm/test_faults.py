@@ -124,22 +124,31 @@ def test_clients_that_leave_during_the_answer_leave_no_work_behind(
     assert tokens < CLIENTS * LONG_ANSWER_TOKENS
 
 
-def test_without_the_guard_one_dead_source_makes_every_later_pull_hang(
+RESCUE_AFTER_S = 3.0
+"""For the sidecar with rescue: many times what a pull takes here."""
+
+
+def test_without_guard_and_rescue_one_dead_source_makes_every_later_pull_hang(
     tiers: Pods, fleet: Fleet, figures: Figures
 ) -> None:
     a, b, c = tiers["a"], tiers["b"], tiers["c"]
-    unguarded = fleet.extra_sidecar(b, "unguarded", ("--kv-connector=offloading", "--source-guard=off"))
+    unguarded = ("--kv-connector=offloading", "--source-guard=off")
+    bare = fleet.extra_sidecar(b, "bare", (*unguarded, "--pull-rescue-after=0"))
+    rescuing = fleet.extra_sidecar(b, "rescuing", (*unguarded, f"--pull-rescue-after={RESCUE_AFTER_S:g}s"))
     body = COMPLETIONS.body(PROMPT_TOKENS)
-    dead = asked(unguarded, body, {SOURCE: f"{NOBODY}:{b.port}"}, ANSWER_TIMEOUT_S)
+    dead = asked(bare, body, {SOURCE: f"{NOBODY}:{b.port}"}, ANSWER_TIMEOUT_S)
     assert dead.answer is not None
     assert COMPLETIONS.text_of(dead.answer) == alone(c, COMPLETIONS, body)
     # Seen on vLLM 0.32: healthy peers are dropped within 10 s of the contact.
     sleep(10)
 
-    body = COMPLETIONS.body(PROMPT_TOKENS)
-    computed_on(a, COMPLETIONS, body)
-    live = asked(unguarded, body, {SOURCE: a.netloc}, HANG_S)
+    bodies = [COMPLETIONS.body(PROMPT_TOKENS) for _ in range(3)]
+    for body in bodies:
+        computed_on(a, COMPLETIONS, body)
+    live = asked(bare, bodies[0], {SOURCE: a.netloc}, HANG_S)
     plain = asked(b.url, COMPLETIONS.body(PROMPT_TOKENS), {}, HANG_S)
+    rescued = asked(rescuing, bodies[1], {SOURCE: a.netloc}, HANG_S)
+    following = asked(rescuing, bodies[2], {SOURCE: a.netloc}, HANG_S)
 
     idle = idle_within(b.engine_url, IDLE_WITHIN_S)
     figures.note(
@@ -148,11 +157,19 @@ def test_without_the_guard_one_dead_source_makes_every_later_pull_hang(
         live="hangs" if live.answer is None else live.answer.status,
         live_took_s=round(live.took_s, 1),
         plain="hangs" if plain.answer is None else plain.answer.status,
+        rescued="hangs" if rescued.answer is None else rescued.answer.status,
+        rescued_took_s=round(rescued.took_s, 1),
+        following_took_s=round(following.took_s, 1),
         idle_afterwards=idle,
     )
     b.engine.kill()
     assert live.answer is None
     assert plain.answer is not None
+    assert rescued.answer is not None
+    assert COMPLETIONS.text_of(rescued.answer) == alone(c, COMPLETIONS, bodies[1])
+    assert RESCUE_AFTER_S <= rescued.took_s < HANG_S
+    assert following.answer is not None
+    assert following.took_s < RESCUE_AFTER_S
 
 
 def test_a_source_that_dies_during_the_pull_costs_time_but_not_the_answer(

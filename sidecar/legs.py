@@ -1,0 +1,81 @@
+"""Sends the legs of one exchange whose whole answers a plan asks for.
+
+Rule: acts. The first of several that fails ends the others; one that hangs in its pull is sent again without
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from sidecar.errors import LegFailed
+from sidecar.observers import ExchangeRecord, LegRecord
+from sidecar.plan import Leg, Reply
+from sidecar.replies import Key, key_of
+from sidecar.rescue import Stalled, unpulled
+from sidecar.services import Services
+
+if TYPE_CHECKING:
+    from sidecar.server.client import Client
+
+
+class Legs:
+    """The legs of one exchange. asked: the questions whose answers may have been remembered ones."""
+
+    __slots__ = ("_client", "_record", "_services", "asked")
+
+    def __init__(self, services: Services, client: Client, record: ExchangeRecord) -> None:
+        self._services = services
+        self._client = client
+        self._record = record
+        self.asked: list[Key] = []
+
+    def record_of(self, leg: Leg) -> LegRecord:
+        """A new record of a leg that is about to be sent."""
+        record = LegRecord(exchange=self._record, leg=leg, started_s=monotonic())
+        self._record.legs.append(record)
+        return record
+
+    async def ask(self, legs: tuple[Leg, ...]) -> list[Reply]:
+        """All legs at once; the first that fails ends the others."""
+        upstream = self._services.upstream
+        if len(legs) == 1:
+            return [await self._one(legs[0])]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(upstream.ask(self.record_of(leg))) for leg in legs]
+        except* LegFailed as failed:
+            raise _first(failed) from None
+        return [task.result() for task in tasks]
+
+    async def _one(self, leg: Leg) -> Reply:
+        """One leg; again without its pull, if that hangs."""
+        rescuer, record = self._services.rescuer, self.record_of(leg)
+        if leg.pull is None or rescuer is None:
+            return await self._services.upstream.ask(record)
+        try:
+            with rescuer.watch(record, self._client.task):
+                return await self._services.upstream.ask(record)
+        except Stalled:
+            return await self._one(unpulled(leg))
+
+    async def remembered(self, leg: Leg, cache_s: float) -> Reply:
+        """An answer from the cache, or a fresh one that goes there."""
+        replies = self._services.replies
+        self.asked.append(key_of(leg))
+        reply = replies.get(leg)
+        if reply is None:
+            [reply] = await self.ask((leg,))
+            replies.keep(leg, reply, cache_s)
+        return reply
+
+
+def _first(group: BaseExceptionGroup[LegFailed]) -> LegFailed:
+    """`except*` gives groups, nested ones too: the first failure is the one that ended the others."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, LegFailed)
+    return error
