@@ -184,7 +184,7 @@ class Client(Request):
 
     def retract(self) -> bool:
         """Take the answer back if nothing of it has left yet, head included; whether another can begin."""
-        if self.ended or self._head is None:
+        if self.ended or not self._head:  # b"" once it has left without a body
             return False
         self._head = None
         self._body_end = _UNDECIDED
