@@ -5,7 +5,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-vllm test-extremes check format bench bench-table dist release lock clean
+FUZZ ?= 10m
+SOAK ?= 10m
+
+.PHONY: help demo test test-vllm test-extremes fuzz soak check format bench bench-table dist release lock clean
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
@@ -15,8 +18,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (under a minute)
-	$(BIN)/sidecar lab demo
+demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (KEEP=1 goes on, with the debug page)
+	$(BIN)/sidecar lab demo $(if $(KEEP),--keep)
 
 test: $(STAMP) ## All tests but real engines and benchmarks
 	$(BIN)/python -m pytest
@@ -26,6 +29,13 @@ test-vllm: $(STAMP) ## The scenarios on real vLLM engines (CPU): installs vLLM o
 
 test-extremes: $(STAMP) ## The extremes in full size: 2,000 streams, 200 MB to slow readers, a minute's trickle
 	EXTREMES=full $(BIN)/python -m pytest tests/extremes
+
+fuzz: $(STAMP) ## Fuzz what reads bytes of others, guided by coverage, each seam for FUZZ (10m; needs Linux on x86-64)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.txt
+	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+soak: $(STAMP) ## Mixed traffic with faults at random for SOAK (10m): everything accounted for, memory and files flat
+	$(BIN)/python -m tests.soak $(SOAK)
 
 check: $(STAMP) ## Format, lint, types, import rules, README's generated parts
 	$(BIN)/ruff format --check .
@@ -59,10 +69,11 @@ release: dist ## The same, refused unless the changelog has the version
 	$(BIN)/python -m tests.release dist --final
 
 lock: $(STAMP) ## Pin the dependencies again, with hashes
-	$(BIN)/pip-compile $(LOCK) --extra otlp --output-file requirements.txt pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra otlp --extra kubernetes --output-file requirements.txt pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --all-extras --allow-unsafe --output-file requirements-dev.txt pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --allow-unsafe --build-deps-for wheel --only-build-deps --output-file deploy/image/requirements-build.txt pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --output-file requirements-fuzz.txt requirements-fuzz.in
 LOCK := --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --upgrade
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz .import_linter_cache

@@ -10,7 +10,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
@@ -22,15 +22,18 @@ from sidecar.exchange import Exchange
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
 from sidecar.observers.board import Row, RowCounters
+from sidecar.observers.ring import Ring
 from sidecar.parts import build
 from sidecar.readiness import Condition, Readiness
+from sidecar.server.client_ca import Demand
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
-from sidecar.settings import Settings
-from sidecar.stages import engine_tls
+from sidecar.settings import Settings, config_of
+from sidecar.stages import schemes_of
 
 if TYPE_CHECKING:
+    from sidecar.debug.endpoints import Debug
     from sidecar.server.client import Client
 
 # How often a certificate that Kubernetes may have renewed is looked at.
@@ -44,10 +47,31 @@ Scope = MutableMapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all processes of one sidecar have in common. tls: of the serving ports, None for plain HTTP."""
+    """What all processes of one sidecar have in common. tls: of the serving ports, None for plain HTTP.
+
+    demand: what keeps that in step with `--client-ca-file`, None without.
+    """
 
     tls: ssl.SSLContext | None
     metrics: MetricsPort | None = None
+    demand: Demand | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, metrics: MetricsPort | None = None) -> Shared:
+        """Raises ValueError that begins with the flag's name."""
+        if not settings.secure_serving:
+            return cls(None, metrics)
+        make = partial(
+            serving_context,
+            settings.cert_path,
+            settings.tls_min_version,
+            settings.tls_cipher_suites,
+            settings.pod_ip,
+        )
+        if settings.client_ca_file is None:
+            return cls(make(), metrics)
+        demand = Demand(make, settings.client_ca_file, settings.cert_path)
+        return cls(demand.context, metrics, demand)
 
 
 def server_of(
@@ -62,13 +86,17 @@ def server_of(
 
     row: where this process counts; None while metrics are off.
     """
-    shared = shared or Shared(serving_tls(settings))
+    shared = shared or Shared.of(settings)
+    ring = Ring(settings.debug_ring) if settings.debug_endpoints else None
+    watchers = [*watchers, *([ring] if ring else [])]
     services = build(settings, watchers, rank=rank, counters=UNCOUNTED if row is None else RowCounters(row))
     conditions: list[Condition] = []
-    ready = Readiness([services.rules.decoder], engine_tls(settings, "decoder"), conditions)
-    own = Own(settings, shared, row, ready)
+    ready = Readiness([services.rules.decoder], services.engine_tls, conditions)
+    own = Own(settings, shared, row, ready, _debug(settings, services, ring, rank) if ring else None)
     serving = server(Front(services, own_endpoints(services, own)), shared.tls, settings.shutdown_grace_s)
     conditions.append(lambda: "the sidecar is shutting down" if serving.should_exit else None)
+    known = services.protection
+    conditions.append(lambda: None if known.known else "the InferencePool is not known yet")
     return serving
 
 
@@ -99,6 +127,7 @@ class Own:
     shared: Shared
     row: Row | None
     ready: Readiness
+    debug: Debug | None
 
 
 def own_endpoints(services: Services, own: Own) -> FastAPI:
@@ -107,6 +136,7 @@ def own_endpoints(services: Services, own: Own) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as background, contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(services.protection.running())
             if services.guard:
                 await stack.enter_async_context(services.guard)
             await stack.enter_async_context(services.moriio_hosts)
@@ -119,12 +149,11 @@ def own_endpoints(services: Services, own: Own) -> FastAPI:
             stack.callback(verifying.cancel)
             if own.row is not None:
                 stack.callback(background.create_task(gauges.keep(own.row, services)).cancel)
-            for context, directory in _certificates(own.settings, own.shared):
-                poll = background.create_task(reload_on_change(context, directory, _CERT_POLL_S))
-                stack.callback(poll.cancel)
+            for polling in _polling(services, own.settings, own.shared):
+                stack.callback(background.create_task(polling).cancel)
             if own.shared.metrics:
                 ready = _of_all_ranks(own.ready, own.settings)
-                await stack.enter_async_context(own.shared.metrics.serving(ready))
+                await stack.enter_async_context(own.shared.metrics.serving(ready, own.debug))
             yield
 
     # FastAPI makes spans of its own when a tracer provider is set; ours are the only ones (section 10).
@@ -146,18 +175,20 @@ def _of_all_ranks(ready: Readiness, settings: Settings) -> Readiness:
     return Readiness(engines, ready.tls, ready.conditions)
 
 
-def _certificates(settings: Settings, shared: Shared) -> Iterator[tuple[ssl.SSLContext, Path]]:
-    """The contexts whose certificate comes from a directory."""
-    if shared.tls and settings.cert_path:
-        yield shared.tls, settings.cert_path
+def _debug(settings: Settings, services: Services, ring: Ring, rank: int) -> Debug:
+    from sidecar.debug.endpoints import Debug, Facts  # only when they are on
+
+    processes = settings.workers * settings.data_parallel_size
+    facts = Facts(settings.kv_connector, schemes_of(settings), config_of(settings), rank, processes)
+    return Debug(services, ring, facts)
+
+
+def _polling(services: Services, settings: Settings, shared: Shared) -> Iterator[Coroutine[Any, Any, None]]:
+    """What looks after certificates that come from files."""
+    yield services.engine_tls.keep_up(_CERT_POLL_S)
+    if shared.demand:
+        yield shared.demand.keep_up(_CERT_POLL_S)
+    elif shared.tls and settings.cert_path:
+        yield reload_on_change(shared.tls, settings.cert_path, _CERT_POLL_S)
     if shared.metrics and shared.metrics.tls and settings.metrics_cert_dir:
-        yield shared.metrics.tls, settings.metrics_cert_dir
-
-
-def serving_tls(settings: Settings) -> ssl.SSLContext | None:
-    """The context that clients are served with. Raises ValueError that begins with the flag's name."""
-    if not settings.secure_serving:
-        return None
-    return serving_context(
-        settings.cert_path, settings.tls_min_version, settings.tls_cipher_suites, settings.pod_ip
-    )
+        yield reload_on_change(shared.metrics.tls, settings.metrics_cert_dir, _CERT_POLL_S)

@@ -1,4 +1,4 @@
-"""The command line: `sidecar serve` (also plain `sidecar --flag=...`), `sidecar lab`, `--help`, `--version`.
+"""The command line: `sidecar serve` (also plain `sidecar --flag=...`), `explain`, `lab`, `--help`.
 
 Rule: what is not needed for the answer is not imported, so that a wrong flag is refused at once.
 """
@@ -18,6 +18,7 @@ Routing sidecar for vLLM pods: peer-to-peer KV pulls and prefill/decode handoff.
 
 Usage:
   sidecar [serve] [--flag=value ...]   serve clients in front of the local engine
+  sidecar explain URL|PATH ...         what a request would do, and why, see sidecar explain --help
   sidecar lab ...                      simulated engines and a demonstration, see sidecar lab --help
   sidecar --help | --version
 """
@@ -30,12 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             from sidecar.lab.cli import main as lab
 
             return lab(rest)
+        case ["explain", *rest]:
+            from sidecar.debug.cli import main as explain
+
+            return explain(rest)
         case ["serve", *flags]:
             return _serve(flags)
         case [command, *_] if not command.startswith("-"):
             from sidecar.settings.spelling import nearest
 
-            meant = nearest(command, ("serve", "lab", "--help", "--version")) or ", see sidecar --help"
+            meant = (
+                nearest(command, ("serve", "explain", "lab", "--help", "--version")) or ", see sidecar --help"
+            )
             return _refuse([f"unknown command {command!r}{meant}"])
         case flags:
             return _serve(flags)

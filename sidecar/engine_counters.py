@@ -19,7 +19,8 @@ class Counters:
     pulled_bytes and pulled_tokens: fetched from peers over P2P, and nothing else (local CPU restores are not
     in them). failures: jobs of that tier that failed. local_tokens: prompt tokens that were in the engine's
     own cache. computed_tokens and prefill_s: prompt tokens that it computed, and the time of all its
-    prefills. given_bytes: KV that the engine gave to peers. fetching: requests that wait for KV now.
+    prefills. given_bytes: KV that the engine gave to peers. fetching: requests in a
+    stage of a KV fetch. deferred: requests that wait for something else than room in the batch.
     """
 
     queries: float | None = None
@@ -31,6 +32,17 @@ class Counters:
     prefill_s: float | None = None
     given_bytes: float | None = None
     fetching: float | None = None
+    deferred: float | None = None
+
+    @property
+    def waits_for_kv(self) -> bool | None:
+        """Whether any request waits for blocks from elsewhere; None where the engine does not tell.
+
+        Seen on vLLM 0.32: a pull that hangs stands among the deferred, and in no stage of a fetch.
+        """
+        if self.fetching or self.deferred:
+            return True
+        return None if self.fetching is None or self.deferred is None else False
 
 
 # Field of Counters -> the series that are summed up for it: name, and what its labels must contain.
@@ -50,6 +62,7 @@ _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
         (b"vllm:kv_offload_tiering_write_bytes_total", _P2P),
         (b"lab:p2p_served_bytes_total", b""),
     ),
+    "deferred": ((b"vllm:num_requests_waiting_by_reason", b'reason="deferred"'),),
     "fetching": ((b"vllm:num_requests_kv_fetch_by_stage", b""),),
 }
 

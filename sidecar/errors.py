@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sidecar import problem
 
 if TYPE_CHECKING:
+    from sidecar.endpoint import Endpoint
     from sidecar.plan import Leg, Reply
 
 
@@ -25,15 +26,45 @@ class SidecarError(Exception):
         return problem.kind(self.status)
 
     @property
+    def label(self) -> str:
+        """How spans, logs and metrics call it."""
+        return self.type
+
+    @property
     def message(self) -> str:
         """What the client reads."""
         return str(self) or "internal error in the routing sidecar"
+
+    def answer(self, *, anthropic: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The headers and the body of the answer."""
+        content = problem.body(self.status, self.message, anthropic=anthropic)
+        return problem.headers(self.status, content), content
 
 
 class BadRequest(SidecarError):
     """The client's request cannot be routed as it is; the message names the field or header."""
 
     status = 400
+
+
+class TargetDenied(SidecarError):
+    """The prefiller that a request names is not allowed (SSRF protection): the peer's words, as text."""
+
+    status = 403
+
+    def __init__(self, target: Endpoint) -> None:
+        super().__init__("Forbidden: prefill target not allowed by SSRF protection")
+        self.target = target
+
+    @property
+    def label(self) -> str:
+        """The peer's."""
+        return "ssrf_protection_denied"
+
+    def answer(self, *, anthropic: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The same for every API."""
+        content = self.message.encode()
+        return problem.text_headers(self.status, content), content
 
 
 class RequestTooLarge(SidecarError):

@@ -7,9 +7,10 @@ in it; what cannot be told apart is `unknown`, never guessed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
+from typing import NamedTuple
 
 from sidecar.engine_counters import Counters
 
@@ -35,23 +36,32 @@ class Outcome(StrEnum):
 SETTLE_S = 0.05
 
 
-@dataclass(slots=True)
-class Range:
+class Range(NamedTuple):
     """At least `least` and at most `most` of something."""
 
     least: float = 0.0
     most: float = 0.0
 
-    def add(self, amount: float, *, alone: bool) -> None:
-        """So much was counted while this pull ran, alone or together with others."""
-        self.most += amount
-        if alone:
-            self.least += amount
+    def plus(self, amount: float, *, alone: bool) -> Range:
+        """The same after so much was counted while this pull ran, alone or together with others."""
+        return Range(self.least + amount if alone else self.least, self.most + amount)
 
     @property
     def exact(self) -> float | None:
         """The amount, where it is certain."""
         return self.least if self.least == self.most < inf else None
+
+
+class Parts(NamedTuple):
+    """A pull's part in each of `_COUNTED`. (Tuples, since hundreds of pulls that ran together share one.)"""
+
+    moved_bytes: Range = Range()
+    moved_tokens: Range = Range()
+    failures: Range = Range()
+    local_tokens: Range = Range()
+
+
+_NOTHING_YET = Parts()
 
 
 @dataclass(slots=True)
@@ -65,14 +75,17 @@ class Claim:
     began_s: float
     ended_s: float | None = None
     sampled_s: float | None = None
-    moved_bytes: Range = field(default_factory=Range)
-    moved_tokens: Range = field(default_factory=Range)
-    failures: Range = field(default_factory=Range)
-    local_tokens: Range = field(default_factory=Range)
+    parts: Parts = _NOTHING_YET
 
-    def parts(self) -> tuple[Range, Range, Range, Range]:
-        """Its part in each of `_COUNTED`."""
-        return self.moved_bytes, self.moved_tokens, self.failures, self.local_tokens
+    @property
+    def moved_bytes(self) -> Range:
+        """Its bytes."""
+        return self.parts.moved_bytes
+
+    @property
+    def moved_tokens(self) -> Range:
+        """Its tokens."""
+        return self.parts.moved_tokens
 
     @property
     def settled(self) -> bool:
@@ -102,13 +115,17 @@ def account(claims: Sequence[Claim], before: Sample | None, after: Sample, *, so
     ]
     alone = sole and len(sharing) == 1
     counted = [_counted(before, after, name) for name in _COUNTED]
+    made: dict[Parts, Parts] = {}
     for claim in sharing:
         claim.sampled_s = after.at_s
-        for taken, amount in zip(claim.parts(), counted, strict=True):
-            taken.add(amount, alone=alone)
+        parts = made.get(claim.parts)
+        if parts is None:
+            taken = zip(claim.parts, counted, strict=True)
+            parts = made[claim.parts] = Parts(*[part.plus(amount, alone=alone) for part, amount in taken])
+        claim.parts = parts
 
 
-# The counters that claims have a part in, in the order of `Claim.parts`.
+# The counters that claims have a part in, in the order of `Parts`.
 _COUNTED = ("pulled_bytes", "pulled_tokens", "failures", "local_tokens")
 
 
@@ -132,13 +149,13 @@ def outcome(claim: Claim, cached_tokens: int | None) -> Outcome:
     if cached_tokens == 0 or (claim.sampled_s is not None and claim.moved_bytes.most == 0):
         return Outcome.NOTHING
     if claim.moved_bytes.exact:
-        return Outcome.PARTIAL if claim.failures.exact else Outcome.MOVED
+        return Outcome.PARTIAL if claim.parts.failures.exact else Outcome.MOVED
     return Outcome.UNKNOWN
 
 
 def was_local(claim: Claim, cached_tokens: int | None) -> bool:
     """Whether a pull that moved nothing had nothing to move: the engine had a prefix itself."""
-    return bool(cached_tokens) or bool(claim.local_tokens.exact)
+    return bool(cached_tokens) or bool(claim.parts.local_tokens.exact)
 
 
 def seconds_avoided(tokens: float, counters: Counters) -> float | None:

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from sidecar import api as apis
 from sidecar import headers as names
 from sidecar import problem, routing
-from sidecar.errors import (
-    LegFailed,
-    LegRefused,
-    OutOfMemory,
-    ShuttingDown,
-    SidecarError,
-)
+from sidecar.errors import LegRefused, OutOfMemory, ShuttingDown, SidecarError, TargetDenied
 from sidecar.intake import read_call, screened
 from sidecar.observers import ExchangeRecord
+from sidecar.observers.debug_headers import debug_headers
 from sidecar.plan import Deliver, Leg, Peer, Plan, Role
 from sidecar.relay import Relay
 from sidecar.routing import NoPull, Route
@@ -53,6 +49,9 @@ class Exchange:
             started_s=client.received_at_s,
             request_id=(names.first(client.headers, names.REQUEST_ID) or b"").decode("latin-1"),
         )
+        if services.debug and (wanted := names.first(client.headers, names.DEBUG)) is not None:
+            client.headers = list(names.without(client.headers, names.DEBUG))
+            client.also = partial(debug_headers, record, monotonic) if wanted == b"1" else None
         self._relay = Relay(client, record)
         self._steps = Steps(services, client, record, self._relay)
 
@@ -95,7 +94,9 @@ class Exchange:
 
     async def _plan(self, api: apis.Api) -> Plan | Deliver:
         services, client = self._services, self._client
+        allowlist = services.protection.allowlist
         named = routing.read(client.headers, services.rules, services.choose)
+        named = routing.permitted(named, allowlist)
         call = await read_call(client, api, services.limits)
         self._record.request_bytes = client.body_bytes
         route = services.planner.settled(call, named)
@@ -105,7 +106,7 @@ class Exchange:
             call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
-        call = screened(call, route, services.limits.client_params)
+        call = screened(call, route, services.limits.client_params, allowlist)
         return services.planner.end(call, route) or services.planner.plan(call, route)
 
     async def _refusal(self, source: Peer, route: Route) -> NoPull | None:
@@ -147,17 +148,18 @@ class Exchange:
         An engine whose answer turns out bad in the read that brought its head has given no byte either.
         """
         record, client = self._record, self._client
-        record.error = error.label if isinstance(error, LegFailed) else error.type
-        record.detail = error.message
+        record.error, record.detail = error.label, error.message
+        if isinstance(error, TargetDenied):
+            record.denied_target = error.target.netloc
         anthropic = record.api is not None and record.api.anthropic
         if client.started and not client.retract():
             self._cut(error, anthropic=anthropic)
         elif isinstance(error, LegRefused):
             self._relay.reply(error.reply)
         else:
-            content = problem.body(error.status, error.message, anthropic=anthropic)
+            headers, content = error.answer(anthropic=anthropic)
             record.status = error.status
-            client.start(error.status, problem.headers(error.status, content), body_length=len(content))
+            client.start(error.status, headers, body_length=len(content))
             client.write(content)
             client.finish()
 

@@ -39,6 +39,14 @@ class GuardTimes:
     table_entries: int
 
 
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Whether a source accepted a connection when it was last probed, and whether that still counts."""
+
+    good: bool
+    holds: bool
+
+
 @dataclass(slots=True)
 class _Source:
     """What is known of one source: the last probe's outcome and when it is to be renewed and forgotten."""
@@ -72,10 +80,16 @@ class SourceGuard:
         return len(self._sources)
 
     @property
+    def states(self) -> dict[Endpoint, Probed]:
+        """What the last probe of each source showed; the source used last comes last."""
+        now_s = monotonic()
+        probed = ((p2p, source) for p2p, source in self._sources.items() if source.expires_at_s)
+        return {p2p: Probed(source.good, holds=now_s < source.expires_at_s) for p2p, source in probed}
+
+    @property
     def standing(self) -> tuple[int, int]:
         """How many sources are known to be good and how many to be bad, now."""
-        now_s = monotonic()
-        known = [source.good for source in self._sources.values() if now_s < source.expires_at_s]
+        known = [probed.good for probed in self.states.values() if probed.holds]
         return sum(known), len(known) - sum(known)
 
     async def __aenter__(self) -> SourceGuard:

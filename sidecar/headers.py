@@ -27,6 +27,17 @@ CONNECTION = b"connection"
 EXPECT = b"expect"
 HOST = b"host"
 
+# Ours: asks for an answer that tells what was done for it, where `--debug-endpoints` is on.
+DEBUG = b"x-sidecar-debug"
+# What the answer tells then; the first is the W3C's (Server Timing).
+SERVER_TIMING = b"server-timing"
+TOLD_ROUTE = b"x-sidecar-route"
+TOLD_PULL = b"x-sidecar-pull"
+# Credentials: shown to nobody.
+SECRETS = frozenset(
+    (b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key", b"api-key")
+)
+
 SSE = b"text/event-stream"
 JSON = b"application/json"
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 import os
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sidecar import headers as names
+from sidecar.allowlist import Allowlist
 from sidecar.alone import has_several_prompts
 from sidecar.api import Api
 from sidecar.body import BadBody, Body
 from sidecar.call import Call, Ids
 from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
+from sidecar.kvhosts import refuse_others
 from sidecar.kvparams import Policy, cleared, refuse_shared, screen
 from sidecar.routing import Route
 from sidecar.server.client import BodyTooLarge
-
-if TYPE_CHECKING:
-    from sidecar.server.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,22 @@ class Limits:
     client_params: Policy
 
 
-async def read_call(client: Client, api: Api, limits: Limits) -> Call:
+class Asking(Protocol):
+    """One request as far as a call is made of it; a `Client` is one."""
+
+    @property
+    def target(self) -> bytes:
+        """Its path and query, as sent."""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Its fields, as sent."""
+
+    async def read_body(self, limit_bytes: int) -> bytes | bytearray:
+        """Its whole body. Raises BodyTooLarge."""
+
+
+async def read_call(client: Asking, api: Api, limits: Limits) -> Call:
     """Read the request's body and make the call of it.
 
     Raises RequestTooLarge, UnsupportedEncoding or BadRequest, naming the flag, header or field.
@@ -93,11 +107,12 @@ def _fresh_ids() -> Ids:
     return _ready.pop()
 
 
-def screened(call: Call, route: Route, policy: Policy) -> Call:
+def screened(call: Call, route: Route, policy: Policy, allowlist: Allowlist | None = None) -> Call:
     """The call with the client's `kv_transfer_params` settled.
 
     Where the sidecar sets the field itself the client's is dropped when a leg is made; it is screened where
-    it would go on, and refused everywhere when the policy is to refuse.
+    it would go on, and refused everywhere when the policy is to refuse. allowlist: of the hosts that it may
+    name, None without SSRF protection. Raises BadRequest, naming the field.
     """
     replaced = route.prefiller is not None or route.source is not None
     if replaced and policy is not Policy.REJECT:
@@ -105,7 +120,10 @@ def screened(call: Call, route: Route, policy: Policy) -> Call:
     edits = screen(call.body, policy)
     if policy is Policy.VALIDATE and cleared(call.body) and has_several_prompts(call.api, call.body):
         refuse_shared(call.body)
-    return replace(call, body=call.body.edited(edits)) if edits else call
+    call = replace(call, body=call.body.edited(edits)) if edits else call
+    if allowlist is not None and policy is not Policy.PASS:
+        refuse_others(call.body, allowlist)
+    return call
 
 
 # RFC 9110 section 8.4.1: "x-gzip" is gzip, and "deflate" is the zlib format; some clients send raw deflate.

@@ -52,7 +52,7 @@ def screen(body: Body, policy: Policy) -> Edits:
     if policy is Policy.STRIP:
         return cleared(body)
     for place in PLACES:
-        raw = _find(body, place)
+        raw = find(body, place)
         if raw is None or raw == b"null":
             continue
         name = ".".join(place)
@@ -69,7 +69,7 @@ def refuse_shared(body: Body) -> None:
     Raises BadRequest, naming the field.
     """
     for place in PLACES:
-        raw = _find(body, place)
+        raw = find(body, place)
         if raw is None or raw == b"null":
             continue
         params = Body.parse(raw)
@@ -83,7 +83,7 @@ def cleared(body: Body) -> Edits:
     """The edits that remove the client's params from every place."""
     if not body.holds_any(_TOPS):
         return {}
-    return {place[0]: _removed(body, place) for place in PLACES if _find(body, place) is not None}
+    return {place[0]: _removed(body, place) for place in PLACES if find(body, place) is not None}
 
 
 def without_source(content: bytes) -> bytes:
@@ -104,7 +104,8 @@ def complete_handoff(raw: bytes) -> bool:
     return all(params.get(field, b"null") != b"null" for field in HANDOFF_REQUIRED)
 
 
-def _find(body: Body, place: tuple[str, ...]) -> bytes | None:
+def find(body: Body, place: tuple[str, ...]) -> bytes | None:
+    """What a body holds at a place; None where it holds nothing."""
     for key in place[:-1]:
         if key not in body:
             return None

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Response
 
@@ -18,6 +18,9 @@ from sidecar.observers.board import Board
 from sidecar.observers.peers import PeerBoard
 from sidecar.readiness import Readiness
 from sidecar.server.run import beside
+
+if TYPE_CHECKING:
+    from sidecar.debug.endpoints import Debug
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +33,23 @@ class MetricsPort:
     peers: PeerBoard | None = None
 
     @asynccontextmanager
-    async def serving(self, ready: Readiness) -> AsyncIterator[None]:
-        """Serve it, `/ready` with what `ready` says, in the running loop for as long as the block lasts."""
-        async with beside(_endpoints(self.board, self.peers, ready), self.tls, self.listener):
-            yield
+    async def serving(self, ready: Readiness, debug: Debug | None = None) -> AsyncIterator[None]:
+        """Serve it in the running loop for as long as the block lasts.
+
+        `/ready` with what `ready` says, and the debug endpoints if given.
+        """
+        async with beside(_endpoints(self, ready, debug), self.tls, self.listener):
+            try:
+                yield
+            finally:
+                if debug:
+                    debug.stopping.set()
 
 
-def _endpoints(board: Board, peers: PeerBoard | None, ready: Readiness) -> FastAPI:
+def _endpoints(port: MetricsPort, ready: Readiness, debug: Debug | None) -> FastAPI:
     from sidecar.observers.exposition import CONTENT_TYPE, Exposition  # only when there is such a port
 
-    exposition = Exposition(board, peers)
+    exposition = Exposition(port.board, port.peers)
     silent: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
     app = FastAPI(openapi_url=None, telemetry=silent)
 
@@ -52,4 +62,6 @@ def _endpoints(board: Board, peers: PeerBoard | None, ready: Readiness) -> FastA
         return Response(status_code=200)
 
     app.get("/ready")(ready.answer)
+    if debug:
+        app.include_router(debug.router())
     return app

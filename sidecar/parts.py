@@ -6,28 +6,28 @@ Rule: reads like a table of contents; each part gets plain values, none gets the
 from __future__ import annotations
 
 import random
-import ssl
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 
 from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.connectors.options import MoRIIO
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.endpoint import Endpoint
+from sidecar.engine_tls import EngineTLS
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
 from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
 from sidecar.observers import Observer, Observers
-from sidecar.plan import Role
 from sidecar.planning import Planner
+from sidecar.protection import protection_of
 from sidecar.recall import remembering
 from sidecar.rescue import Rescuer
 from sidecar.routing import Rules
 from sidecar.scraping import Scraper
 from sidecar.services import Services
 from sidecar.settings import Settings
-from sidecar.stages import engine_tls, stages_of
+from sidecar.stages import stages_of, trust_of
 from sidecar.started import StartedLegs
 from sidecar.transport import Resolver
 from sidecar.upstream import Retries, Upstream
@@ -36,30 +36,53 @@ from sidecar.websocket import Tunnels
 from sidecar.yields import YieldRules, Yields
 
 
+@dataclass(frozen=True, slots=True)
+class Deciders:
+    """What decides about requests. connector: the row of the table that the settings name."""
+
+    connector: Connector
+    rules: Rules
+    planner: Planner
+    limits: Limits
+
+
+def deciders(settings: Settings, *, rank: int = 0) -> Deciders:
+    """What decides about requests, as it is before any name of a host is looked up."""
+    # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
+    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
+    return Deciders(
+        connector,
+        _rules(settings, connector, rank),
+        Planner(
+            connector,
+            _options(settings),
+            ec_connector=settings.ec_connector,
+            chunk_tokens=settings.decode_chunk_size,
+            local_after_failure=settings.prefill_failure_policy == "local",
+        ),
+        Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
+    )
+
+
 def build(
     settings: Settings, watchers: Sequence[Observer], *, rank: int = 0, counters: Counters = UNCOUNTED
 ) -> Services:
     """The parts that every exchange uses, watched by these and by what verifies pulls."""
-    # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
-    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
+    decides = deciders(settings, rank=rank)
     yields = Yields(_yield_rules(settings))
-    scraper = Scraper(_scraping_tls(settings))
-    rules = _rules(settings, connector, rank)
-    verifier = _verifier(settings, scraper, rules, Observers([*watchers, yields]))
+    tls = EngineTLS(trust_of(settings))
+    scraper = Scraper(tls)
+    verifier = _verifier(settings, scraper, decides.rules, Observers([*watchers, yields]))
     observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     resolver = Resolver()
-    hosts = MoRIIOHosts(_options(settings), _lookup_times(settings), resolver, counters)
+    hosts = MoRIIOHosts(decides.planner.options, _lookup_times(settings), resolver, counters)
     return Services(
-        rules=rules,
-        planner=_planner(settings, hosts.keeping(connector), hosts.options),
-        limits=Limits(settings.max_request_bytes, Policy(settings.client_kv_transfer_params)),
-        upstream=Upstream(
-            stages_of(settings, resolver),
-            observers,
-            Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s),
-        ),
+        rules=decides.rules,
+        planner=replace(decides.planner, connector=hosts.keeping(decides.connector)),
+        limits=decides.limits,
+        upstream=Upstream(stages_of(settings, resolver, tls), observers, _retries(settings)),
         observers=observers,
-        tunnels=Tunnels(observers, engine_tls(settings, "decoder"), settings.connect_timeout_s),
+        tunnels=Tunnels(observers, tls, settings.connect_timeout_s),
         guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
         choose=random.randrange,
         started=StartedLegs(settings.shutdown_grace_s),
@@ -68,9 +91,16 @@ def build(
         rescuer=Rescuer(after_s, scraper, counters) if (after_s := settings.pull_rescue_after_s) else None,
         scraper=scraper,
         moriio_hosts=hosts,
+        protection=protection_of(settings),
+        engine_tls=tls,
         counters=counters,
         turns=remembering(settings),
+        debug=settings.debug_endpoints,
     )
+
+
+def _retries(settings: Settings) -> Retries:
+    return Retries(settings.prefill_max_retries, settings.prefill_retry_backoff_s)
 
 
 def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
@@ -86,16 +116,6 @@ def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
     ).at(rank)
 
 
-def _planner(settings: Settings, connector: Connector, options: Options) -> Planner:
-    return Planner(
-        connector,
-        options,
-        ec_connector=settings.ec_connector,
-        chunk_tokens=settings.decode_chunk_size,
-        local_after_failure=settings.prefill_failure_policy == "local",
-    )
-
-
 def _verifier(settings: Settings, scraper: Scraper, rules: Rules, told: Observers) -> Verifier:
     return Verifier(
         scraper if rules.pulls and _verifies(settings) else None,
@@ -104,12 +124,6 @@ def _verifier(settings: Settings, scraper: Scraper, rules: Rules, told: Observer
         interval_s=settings.pull_verification_interval_s,
         sole=settings.workers == 1 and settings.data_parallel_size == 1,
     )
-
-
-def _scraping_tls(settings: Settings) -> dict[Role, ssl.SSLContext]:
-    stages = {Role.PREFILL: "prefiller", Role.DECODE: "decoder"}
-    contexts = {role: engine_tls(settings, stage) for role, stage in stages.items()}
-    return {role: context for role, context in contexts.items() if context is not None}
 
 
 def _verifies(settings: Settings) -> bool:

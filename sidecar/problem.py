@@ -10,6 +10,7 @@ import json
 # OpenAI's names where it has one, the HTTP phrase in one word elsewhere.
 _TYPES = {
     400: "BadRequestError",
+    403: "Forbidden",
     413: "RequestTooLarge",
     415: "UnsupportedMediaType",
     417: "ExpectationFailed",
@@ -51,6 +52,12 @@ def headers(status: int, content: bytes) -> list[tuple[bytes, bytes]]:
         (b"content-length", b"%d" % len(content)),
         (b"x-sidecar-error", b"%d" % status),
     ]
+
+
+def text_headers(status: int, content: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of an error answer that is plain text."""
+    kind_of_text = (b"content-type", b"text/plain; charset=utf-8")
+    return [kind_of_text, *headers(status, content)[1:]]
 
 
 def sse_event(status: int, message: str, *, anthropic: bool = False) -> bytes:

@@ -139,12 +139,12 @@ class Rescuer:
     async def _judge(self, watched: Watched) -> None:
         leg = watched.record.leg
         try:
-            fetching = engine_counters.read(await self._scrape(leg.role, leg.target)).fetching
+            waits = engine_counters.read(await self._scrape(leg.role, leg.target)).waits_for_kv
         except OSError:
-            fetching = None
+            waits = None
         # Engines that tell how many requests wait for KV prove a wait, or that it is none; where they do not
         # tell, an answer of one piece may be long in the making, and only others are late.
-        if fetching == 0 or (fetching is None and not must_have_begun(watched.record)):
+        if waits is False or (waits is None and not must_have_begun(watched.record)):
             watched.again()
         else:
             watched.interrupt()

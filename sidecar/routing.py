@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sidecar import headers as names
+from sidecar.allowlist import Allowlist
 from sidecar.endpoint import Endpoint, MalformedEndpoint
-from sidecar.errors import BadRequest
+from sidecar.errors import BadRequest, TargetDenied
 from sidecar.plan import Peer
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -24,6 +25,7 @@ class NoPull(StrEnum):
     """Why a source that was named is not pulled from; the value of the span attribute `reason`."""
 
     MALFORMED = "source_malformed"
+    DENIED = "source_not_allowed"
     NO_P2P = "connector_without_p2p"
     SELF = "source_is_self"
     UNREACHABLE = "source_unreachable"
@@ -138,6 +140,20 @@ def _decided(said: names.Headers, rules: Rules, choose: Callable[[int], int]) ->
     if rank is None:
         return _read(routing, rules, choose)
     return replace(_read(routing, rules.at(rank), choose), data_parallel=True)
+
+
+def permitted(route: Route, allowlist: Allowlist | None) -> Route:
+    """The route with what SSRF protection allows of it; all of it when that is off (None).
+
+    Raises TargetDenied for the prefiller: the request would run where the endpoint picker did not choose.
+    """
+    if allowlist is None:
+        return route
+    if route.prefiller and not allowlist.allows(route.prefiller.endpoint):
+        raise TargetDenied(route.prefiller.endpoint)
+    if route.source and not allowlist.allows(route.source.endpoint):
+        route = route.without_source(NoPull.DENIED)
+    return replace(route, encoders=tuple(filter(allowlist.allows, route.encoders)))
 
 
 def _read(routing: Routing, rules: Rules, choose: Callable[[int], int]) -> Route:

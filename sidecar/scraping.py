@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from types import TracebackType
 
 import httpx
 
 from sidecar.endpoint import Endpoint
+from sidecar.engine_tls import EngineTLS
 from sidecar.plan import Role
 
 # An engine that is up answers in milliseconds; one that does not is asked again later.
@@ -22,14 +21,17 @@ TIMEOUT_S = 2.0
 # vLLM's text is some 80 KB; with a hundred adapters and ranks it stays under this.
 MAX_BYTES = 8 * 1024 * 1024
 
+# The engines that are asked, by their names in `--enable-tls`.
+_STAGES = {Role.PREFILL: "prefiller", Role.DECODE: "decoder"}
+
 
 class Scraper:
-    """`await scraper(role, target)`, inside `async with`. tls: of each role that is spoken to over TLS."""
+    """`await scraper(role, target)`, inside `async with`. tls: towards engines."""
 
-    def __init__(self, tls: Mapping[Role, ssl.SSLContext]) -> None:
+    def __init__(self, tls: EngineTLS) -> None:
         self._tls = tls
-        self._clients: dict[Role, httpx.AsyncClient] = {}
-        self._stack = AsyncExitStack()
+        # With the context that each was made with.
+        self._clients: dict[Role, tuple[ssl.SSLContext | None, httpx.AsyncClient]] = {}
 
     async def __aenter__(self) -> Scraper:
         return self
@@ -37,7 +39,8 @@ class Scraper:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        for _, client in self._clients.values():
+            await client.aclose()
 
     async def __call__(self, role: Role, target: Endpoint) -> bytes:
         """The text. Raises OSError, with the reason as its message."""
@@ -50,16 +53,24 @@ class Scraper:
             raise OSError(str(error) or type(error).__name__) from None
 
     async def _client(self, role: Role) -> httpx.AsyncClient:
-        if role not in self._clients:
-            verify: ssl.SSLContext | bool = self._tls.get(role, False)
-            client = httpx.AsyncClient(verify=verify, timeout=None, trust_env=False)
-            self._clients[role] = await self._stack.enter_async_context(client)
-        return self._clients[role]
+        context = self._tls.towards(_STAGES[role]).context if self._tls.secures(_STAGES[role]) else None
+        known, client = self._clients.get(role, (None, None))
+        if client is None or known is not context:
+            if client is not None:
+                await client.aclose()
+            client = httpx.AsyncClient(verify=context or False, timeout=None, trust_env=False)
+            self._clients[role] = context, client
+        return client
 
     async def _text(self, client: httpx.AsyncClient, role: Role, target: Endpoint) -> bytes:
-        scheme = "https" if role in self._tls else "http"
+        secure = self._tls.secures(_STAGES[role])
+        scheme = "https" if secure else "http"
+        name = self._tls.towards(_STAGES[role]).server_name if secure else None
+        extensions = {"sni_hostname": name} if name else {}
         pieces, total_bytes = list[bytes](), 0
-        async with client.stream("GET", f"{scheme}://{target.netloc}/metrics") as response:
+        async with client.stream(
+            "GET", f"{scheme}://{target.netloc}/metrics", extensions=extensions
+        ) as response:
             if response.status_code != 200:
                 raise OSError(f"status {response.status_code}")
             async for piece in response.aiter_bytes():

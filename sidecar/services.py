@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 from sidecar import routing
 from sidecar.counters import UNCOUNTED, Counters
+from sidecar.engine_tls import EngineTLS
 from sidecar.guard import SourceGuard
 from sidecar.intake import Limits
 from sidecar.moriio_hosts import MoRIIOHosts
 from sidecar.observers import Observers
 from sidecar.planning import Planner
+from sidecar.protection import Protection
 from sidecar.recall import Turns
 from sidecar.replies import Replies
 from sidecar.rescue import Rescuer
@@ -31,7 +33,9 @@ class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. rescuer: None with
     `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`.
 
-    choose(n): picks one of n prefillers. counters: of what happens beside the records of exchanges.
+    protection: where legs may go. engine_tls: towards engines. choose(n): picks one of n prefillers.
+    counters: of what happens beside the records of exchanges. debug: whether clients may ask by header what
+    was done for them.
     """
 
     rules: routing.Rules
@@ -48,6 +52,9 @@ class Services:
     verifier: Verifier
     rescuer: Rescuer | None
     scraper: Scraper
+    protection: Protection
+    engine_tls: EngineTLS
     counters: Counters = UNCOUNTED
+    debug: bool = False
     replies: Replies = field(default_factory=Replies)
     turns: Turns | None = None

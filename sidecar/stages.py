@@ -5,8 +5,9 @@ Rule: acts only in making them; nothing is sent here.
 
 from __future__ import annotations
 
-import ssl
+from functools import partial
 
+from sidecar.engine_tls import EngineTLS, Trust
 from sidecar.plan import Role
 from sidecar.settings import Settings
 from sidecar.transport import Resolver, Transport
@@ -25,29 +26,35 @@ _NAMES = {
 }
 
 
-def stages_of(settings: Settings, resolver: Resolver) -> dict[Role, Stage]:
+def trust_of(settings: Settings) -> Trust:
+    """What the settings say about certificates of engines."""
+    names = (pair.partition("=") for pair in settings.upstream_server_name)
+    return Trust(
+        settings.enable_tls,
+        settings.tls_insecure_skip_verify,
+        {stage: name for stage, _, name in names},
+        settings.upstream_ca_file,
+        settings.upstream_client_cert_dir,
+    )
+
+
+def stages_of(settings: Settings, resolver: Resolver, tls: EngineTLS) -> dict[Role, Stage]:
     """The stage of every role; names of all of them are looked up by the one resolver."""
-    return {role: _stage(settings, name, resolver) for role, name in _NAMES.items()}
+    return {role: _stage(settings, name, resolver, tls) for role, name in _NAMES.items()}
 
 
-def engine_tls(settings: Settings, name: str) -> ssl.SSLContext | None:
-    """TLS towards the engines of a stage that `--enable-tls` names; verified unless switched off."""
-    if name not in settings.enable_tls:
-        return None
-    context = ssl.create_default_context()
-    if name in settings.tls_insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+def schemes_of(settings: Settings) -> dict[Role, str]:
+    """The URL scheme of every role's engines."""
+    return {role: "https" if name in settings.enable_tls else "http" for role, name in _NAMES.items()}
 
 
-def _stage(settings: Settings, name: str, resolver: Resolver) -> Stage:
-    context = engine_tls(settings, name)
+def _stage(settings: Settings, name: str, resolver: Resolver, tls: EngineTLS) -> Stage:
+    secure = name in settings.enable_tls
     transport = Transport(
-        ssl_context=context,
+        tls=partial(tls.towards, name) if secure else None,
         connect_timeout_s=settings.connect_timeout_s,
         idle_expiry_s=_ENGINE_IDLE_S,
         max_idle_per_host=settings.max_idle_conns_per_host,
         resolver=resolver,
     )
-    return Stage("https" if context else "http", transport)
+    return Stage("https" if secure else "http", transport)

@@ -15,8 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar import __version__, headers, logs
-from sidecar.app import Shared, server_of, serving_tls
+from sidecar.app import Shared, server_of
 from sidecar.counters import Event
+from sidecar.engine_tls import EngineTLS
 from sidecar.heap import collect_seldom, keep_freed_memory
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers import Observer
@@ -28,8 +29,10 @@ from sidecar.observers.pull_metrics import PullMetrics
 from sidecar.parts import own_endpoint
 from sidecar.ports import Ports, PortTaken, take_ports
 from sidecar.processes import Calls, Job, supervise, tried
+from sidecar.protection import protects, try_cluster
 from sidecar.server.tls import serving_context
 from sidecar.settings import Settings, start_line
+from sidecar.stages import trust_of
 
 if TYPE_CHECKING:
     from sidecar.observers.tracing import Tracing
@@ -55,8 +58,10 @@ def serve(settings: Settings) -> int:
     ]
     seats = [Seat(rank, worker, row) for row, (rank, worker) in enumerate(places)]
     try:
+        try_cluster(settings)
+        EngineTLS(trust_of(settings))
         ports = take_ports(settings)
-        shared = Shared(serving_tls(settings), _metrics_port(settings, ports, rows=len(seats) + 1))
+        shared = Shared.of(settings, _metrics_port(settings, ports, rows=len(seats) + 1))
     except PortTaken as taken:
         return _refuse(1, str(taken))
     except ValueError as error:  # says which flag
@@ -159,7 +164,7 @@ def _refuse(code: int, reason: str) -> int:
 def _say(settings: Settings) -> None:
     """The start line, and what an operator should know from the first line on (contract section 1)."""
     sys.stderr.write(start_line(settings, __version__) + "\n")
-    if not settings.enable_ssrf_protection:
+    if not protects(settings):
         names = ", ".join(sorted(name.decode() for name in headers.ROUTING))
         logger.warning(
             "SSRF protection is off (--enable-ssrf-protection): whoever reaches this port chooses what hosts "

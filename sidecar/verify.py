@@ -171,8 +171,11 @@ class Verifier(Observer):
         pull.outcome = Outcome.RESCUED if pull.rescued else evidence.outcome(claim, pull.cached_tokens)
         pull.local = pull.outcome is Outcome.NOTHING and evidence.was_local(claim, pull.cached_tokens)
         zero = 0 if pull.outcome is Outcome.NOTHING else None
-        pull.moved_bytes = _whole(claim.moved_bytes.exact, zero)
-        pull.moved_tokens = _whole(claim.moved_tokens.exact, zero)
+        if claim.sampled_s is None:  # nothing was ever counted, which is not a count of nothing
+            pull.moved_bytes = pull.moved_tokens = zero
+        else:
+            pull.moved_bytes = _whole(claim.moved_bytes.exact, zero)
+            pull.moved_tokens = _whole(claim.moved_tokens.exact, zero)
         if pull.moved_tokens and sample is not None:
             pull.saved_s = evidence.seconds_avoided(pull.moved_tokens, sample.counters)
         self._tell(pull)
@@ -225,5 +228,5 @@ def _fill(pull: PullRecord, leg: LegRecord) -> None:
 
 
 def _whole(amount: float | None, otherwise: int | None) -> int | None:
-    """A count as a whole number; `otherwise` where it is not known or no claim was ever sampled."""
+    """A count as a whole number; `otherwise` where that is one or the amount is not known."""
     return otherwise if otherwise is not None or amount is None else round(amount)

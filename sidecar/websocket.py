@@ -7,16 +7,19 @@ bytes are bytes.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from sidecar import headers as names
+from sidecar.engine_tls import EngineTLS
 from sidecar.errors import EngineConnectTimeout, EngineDied, EngineNotReady, LegFailed
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg
 from sidecar.server.tunnel import EngineGone, Upstream, tunnel
+
+# The stage's name in `--enable-tls`.
+DECODER = "decoder"
 
 if TYPE_CHECKING:
     from sidecar.server.client import Client
@@ -24,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tunnels:
-    """The way to the decoder for bytes that are not HTTP. ssl_context: None without TLS."""
+    """The way to the decoder for bytes that are not HTTP, with what TLS there is towards it."""
 
     observers: Observers
-    ssl_context: ssl.SSLContext | None
+    tls: EngineTLS
     connect_timeout_s: float
 
     async def run(self, client: Client, record: LegRecord) -> None:
@@ -36,7 +39,14 @@ class Tunnels:
         Raises EngineNotReady, EngineConnectTimeout or EngineDied, all before the client got any answer.
         """
         leg = record.leg
-        target = Upstream(leg.target.host, leg.target.port, self.ssl_context, self.connect_timeout_s)
+        tls = self.tls.towards(DECODER) if self.tls.secures(DECODER) else None
+        target = Upstream(
+            leg.target.host,
+            leg.target.port,
+            tls.context if tls else None,
+            self.connect_timeout_s,
+            tls.server_name if tls else None,
+        )
         attempt = Attempt(leg=record, headers=list(leg.headers), started_s=monotonic())
         record.attempts = 1
         with self.observers.leg(record), self.observers.attempt(attempt):

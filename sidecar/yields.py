@@ -71,11 +71,16 @@ class Yields(Observer):
         entry = self._sources.get(source)
         if entry is None or not entry.silent or self._rules.retry_s is None:
             return False
-        now_s = monotonic()
-        if now_s < entry.trial_s:
+        if self.resting(source):
             return True
-        entry.trial_s = now_s + self._rules.retry_s
+        entry.trial_s = monotonic() + self._rules.retry_s
         return False
+
+    def resting(self, source: Endpoint) -> bool:
+        """What `suspended` would say now, without making the next pull a trial."""
+        entry = self._sources.get(source)
+        silent = entry is not None and entry.silent and self._rules.retry_s is not None
+        return silent and entry is not None and monotonic() < entry.trial_s
 
     def pull(self, record: PullRecord) -> None:
         """See Observer.pull. Unknown pulls change nothing, nor do those that had nothing to move."""

@@ -17,15 +17,20 @@ from tests.test_answers import closed_port
 class Command:
     """A running `sidecar`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, port: int, directory: Path) -> None:
         self.process = process
         self.port = port
-        self._log = log
+        self._directory = directory
 
     @property
     def log(self) -> str:
         """What it wrote on standard error."""
-        return self._log.read_text()
+        return (self._directory / "stderr").read_text()
+
+    @property
+    def output(self) -> str:
+        """What it wrote on standard output: spans, where they are exported to the console."""
+        return (self._directory / "stdout").read_text()
 
     async def ended(self) -> int:
         """Its exit code."""
@@ -48,16 +53,17 @@ async def command(
     args = [f"--port={port}", f"--model-server-port={engine_port}", *flags]
     args += ["--secure-serving=false"] if plain else []
     log = tmp_path / "stderr"
-    with log.open("wb") as stderr:
+    with log.open("wb") as stderr, (tmp_path / "stdout").open("wb") as stdout:
+        env = {**os.environ, **(environ or {})}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sidecar", *args, stderr=stderr, env={**os.environ, **(environ or {})}
+            sys.executable, "-m", "sidecar", *args, stdout=stdout, stderr=stderr, env=env
         )
         try:
             async with asyncio.timeout(40):
                 while ready and not await listens(port):
                     assert process.returncode is None, log.read_text()
                     await asyncio.sleep(0.05)
-            yield Command(process, port, log)
+            yield Command(process, port, tmp_path)
         finally:
             if process.returncode is None:
                 process.kill()

@@ -10,6 +10,7 @@ from time import monotonic
 import yaml
 
 from sidecar.endpoint import Endpoint
+from sidecar.engine_tls import EngineTLS, Trust
 from sidecar.readiness import Readiness
 from sidecar.settings import load
 from tests.commands import closed_ports, command
@@ -79,7 +80,9 @@ async def test_an_engine_that_hangs_is_not_ready_in_time_and_is_asked_once_for_a
 async def test_a_condition_that_does_not_hold_is_told_and_no_engine_is_asked() -> None:
     why: list[str | None] = ["the allowlist is not synced"]
     async with scripted() as engine:
-        ready = Readiness([Endpoint("127.0.0.1", engine.port)], None, [lambda: None, lambda: why[0]])
+        ready = Readiness(
+            [Endpoint("127.0.0.1", engine.port)], EngineTLS(Trust()), [lambda: None, lambda: why[0]]
+        )
         assert (await ready.reason(), engine.requests) == ("the allowlist is not synced", [])
         why[0] = None
         assert await ready.reason() is None

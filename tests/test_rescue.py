@@ -116,13 +116,24 @@ async def test_a_prefill_leg_whose_pull_hangs_is_sent_again_with_its_own_params(
 
 
 FETCHING = b'vllm:num_requests_kv_fetch_by_stage{engine="0",stage="in_progress"} 1\n'
-IDLE = FETCHING.replace(b" 1\n", b" 0\n")
+# As a hung pull shows on vLLM 0.32.
+DEFERRED = (
+    b'vllm:num_requests_kv_fetch_by_stage{engine="0",stage="in_progress"} 0\n'
+    b'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 0\n'
+    b'vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 1\n'
+)
+IDLE = DEFERRED.replace(b" 1\n", b" 0\n")
+NO_STAGE = IDLE.partition(b"\n")[0] + b"\n"
 
 
 @pytest.mark.parametrize(
     ("body", "metrics", "rescued"),
     [
         (WHOLE, FETCHING, True),
+        (WHOLE, DEFERRED, True),
+        (WHOLE, NO_STAGE, False),
+        (STREAM, NO_STAGE, True),
+        (STREAM, DEFERRED, True),
         (WHOLE, None, False),
         (WHOLE, b"up 1\n", False),
         (WHOLE, IDLE, False),

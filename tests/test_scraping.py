@@ -8,6 +8,7 @@ import pytest
 
 from sidecar import scraping
 from sidecar.endpoint import Endpoint
+from sidecar.engine_tls import EngineTLS, Trust
 from sidecar.plan import Role
 from sidecar.scraping import Scraper
 from tests.engines import Answer, Got, Script, scripted
@@ -39,7 +40,7 @@ async def test_the_text_is_what_the_engine_answered() -> None:
         await answer.chunk(b"b 2\n")
         await answer.end()
 
-    async with scripted(metrics) as engine, Scraper({}) as scrape:
+    async with scripted(metrics) as engine, Scraper(EngineTLS(Trust())) as scrape:
         assert await scrape(Role.DECODE, Endpoint(engine.host, engine.port)) == b"a 1\nb 2\n"
 
 
@@ -58,7 +59,7 @@ async def test_whatever_goes_wrong_is_an_oserror(
 ) -> None:
     monkeypatch.setattr(scraping, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(scraping, "MAX_BYTES", 4096)
-    async with scripted(script or refusing) as engine, Scraper({}) as scrape:
+    async with scripted(script or refusing) as engine, Scraper(EngineTLS(Trust())) as scrape:
         port = engine.port if script else 9
         with pytest.raises(OSError, match=reason):
             await scrape(Role.DECODE, Endpoint(engine.host, port))

@@ -135,6 +135,7 @@ async def test_an_engine_without_metrics_leaves_pulls_unknown_and_fails_no_reque
         pulls = await told.of(2)
     assert [answer.status for answer in answers] == [200, 200]
     assert [pull.outcome for pull in pulls] == [Outcome.UNKNOWN, Outcome.UNKNOWN]
+    assert [(pull.moved_bytes, pull.moved_tokens) for pull in pulls] == [(None, None)] * 2
     warnings = [record.getMessage() for record in caplog.records if "cannot be verified" in record.message]
     assert len(warnings) == 1
     assert warnings[0].endswith(f"cannot be verified: status {status}")

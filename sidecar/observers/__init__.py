@@ -71,7 +71,14 @@ def _together(watchers: Sequence[Callable[[_R], Watch]]) -> Callable[[_R], Watch
     if not rest:
         return first
     inside = _together(rest)
-    return lambda record: _Pair(first(record), inside(record))
+    return lambda record: _both(first(record), inside(record))
+
+
+def _both(outside: Watch, inside: Watch) -> Watch:
+    """Two watchers as one; who has nothing to watch is not entered."""
+    if type(inside) is nullcontext:
+        return outside
+    return inside if type(outside) is nullcontext else _Pair(outside, inside)
 
 
 class _Pair:

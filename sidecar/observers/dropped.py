@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import SpanContext, TraceFlags, format_trace_id
 
 from sidecar.observers import Attempt, ExchangeRecord, propagation
-from sidecar.observers.sampling import ChosenIds
 
 
 class Dropped:
@@ -42,7 +42,7 @@ class DroppedAttempt:
 
     __slots__ = ("_ids", "_record", "_trace")
 
-    def __init__(self, trace: Dropped, record: Attempt, ids: ChosenIds) -> None:
+    def __init__(self, trace: Dropped, record: Attempt, ids: IdGenerator) -> None:
         self._trace, self._record, self._ids = trace, record, ids
 
     def __enter__(self) -> None:

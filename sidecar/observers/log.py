@@ -75,6 +75,8 @@ def line(record: ExchangeRecord) -> dict[str, Any]:
         fields["error"] = record.error
     if record.detail:
         fields["detail"] = record.detail
+    if record.denied_target:
+        fields["denied_target"] = record.denied_target
     if record.trace_id:
         fields["trace_id"] = record.trace_id
     return fields

@@ -18,6 +18,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 # W3C Trace Context (level 2) section 3.2.2: lower-case hex only; versions after 00 may append fields.
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _FIRST_VERSION = b"00"
+_LENGTHS = (len(names.TRACEPARENT), len(names.TRACESTATE))
 _FORBIDDEN_VERSION = b"ff"
 
 # W3C Trace Context (level 1) section 3.3.1.3: the grammar of one list member, and how many a list may have.
@@ -32,6 +33,8 @@ def parent(headers: RawHeaders) -> SpanContext | None:
     traceparents: list[bytes] = []
     tracestates: list[bytes] = []
     for key, value in headers:
+        if len(key) not in _LENGTHS:  # most names, before their case is looked at
+            continue
         name = key.lower()
         if name == names.TRACEPARENT:
             traceparents.append(value)
@@ -53,7 +56,8 @@ def carry(headers: MutableSequence[tuple[bytes, bytes]], value: bytes, *, traces
     tracestate: whether the client's may go on; it may not when its traceparent did not count.
     """
     dropped = (names.TRACEPARENT,) if tracestate else (names.TRACEPARENT, names.TRACESTATE)
-    headers[:] = [*names.without(headers, *dropped), (names.TRACEPARENT, value)]
+    headers[:] = [pair for pair in headers if len(pair[0]) not in _LENGTHS or pair[0].lower() not in dropped]
+    headers.append((names.TRACEPARENT, value))
 
 
 def _span_context(text: bytes, tracestates: list[bytes]) -> SpanContext | None:

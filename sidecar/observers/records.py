@@ -28,7 +28,7 @@ class ExchangeRecord:
     alone: why no prefiller was asked although the route names one. held: the answer waited for a started
     leg's (`plan.Deliver.after_started`). completion_tokens: of an answer that a plan has composed; a chunked
     decode's legs have `leg.chunk`. turn: what came of remembering the turn of a chat, by a short label; None
-    without that.
+    without that. denied_target: the prefiller that SSRF protection did not allow.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     writes: in how many pieces the answer's body was written. request_bytes: of the request's body as it was
     sent, where it was read.
@@ -49,6 +49,7 @@ class ExchangeRecord:
     handoff_lost: str | None = None
     held: bool = False
     alone: str | None = None
+    denied_target: str | None = None
     completion_tokens: int | None = None
     turn: str | None = None
     first_byte_s: float | None = None

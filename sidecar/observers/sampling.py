@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Sampler, TraceIdRatioBased
 from opentelemetry.trace import SpanContext
 
@@ -42,24 +41,3 @@ def early(sampler: Sampler) -> Early | None:
         return None
     rate = _RATES[match["fixed"]] if match["fixed"] else float(match["rate"])
     return Early(TraceIdRatioBased.get_bound_for_rate(rate))
-
-
-class ChosenIds(IdGenerator):
-    """The ids of another generator, but for a trace id that was chosen before: it is given out next."""
-
-    def __init__(self, ids: IdGenerator) -> None:
-        self._ids = ids
-        self.chosen: int | None = None
-
-    def generate_span_id(self) -> int:
-        """See IdGenerator."""
-        return self._ids.generate_span_id()
-
-    def generate_trace_id(self) -> int:
-        """See IdGenerator."""
-        chosen, self.chosen = self.chosen, None
-        return self._ids.generate_trace_id() if chosen is None else chosen
-
-    def is_trace_id_random(self) -> bool:
-        """See IdGenerator."""
-        return self._ids.is_trace_id_random()

@@ -34,11 +34,11 @@ _ENGINE_PATHS = frozenset(api.path.decode() for api in APIS) | {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a span's status is ERROR. kind: its `error.type`, a short label or an HTTP status. text: the
-    status's description.
+    """Why a span's status is ERROR. kind: its `error.type`, a short label or an HTTP status, if it has one.
+    text: the status's description.
     """
 
-    kind: str
+    kind: str | None
     text: str | None
 
 
@@ -73,6 +73,8 @@ def exchange_end(record: ExchangeRecord, connector: str, ec_connector: str | Non
         attributes["llm_d.pd_proxy.request_id"] = record.request_id
     if record.error is not None:
         attributes["llm_d.pd_proxy.error"] = record.error
+    if record.denied_target is not None:
+        attributes["llm_d.pd_proxy.denied_target"] = record.denied_target
     if record.api is not None:
         attributes["llm_d.openai.api"] = record.api.name
         attributes["llm_d.pd_proxy.connector"] = connector

@@ -1,6 +1,6 @@
 """Traces exchanges: a server span, inside it one span per leg, inside that one client span per attempt.
 
-Rule: `spans` decides what a span tells, `propagation` what crosses the wire; here spans begin and end.
+Rule: `spans` decides what a span tells, `propagation` what crosses the wire; here spans get their places.
 The provider is our own, never the global one: frameworks emit spans of their own once that is set.
 A request that is not sampled costs one look at the sampler, and still carries its trace context on.
 """
@@ -10,19 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import Tracer, TracerProvider
 from opentelemetry.trace import (
     NonRecordingSpan,
-    NoOpTracer,
-    Span,
     SpanContext,
     SpanKind,
-    StatusCode,
     TraceFlags,
     format_trace_id,
     set_span_in_context,
@@ -44,7 +39,8 @@ from sidecar.observers import (
 )
 from sidecar.observers.dropped import Dropped, DroppedAttempt
 from sidecar.observers.exporters import tracer_provider
-from sidecar.observers.sampling import ChosenIds, early
+from sidecar.observers.recorded import Place, Recording, Spans, Told
+from sidecar.observers.sampling import early
 
 __all__ = ["Tracing", "tracer_provider"]
 
@@ -55,19 +51,9 @@ logger = logging.getLogger("sidecar.tracing")
 SHUTDOWN_S = 5.0
 
 
-_Told = tuple[spans.Attributes, spans.Failure | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Trace:
-    """The open span of one exchange. continued: whether it has a parent, so that its tracestate goes on."""
-
-    span: Span
-    inside: Context
-    continued: bool
-
-
 _NOTHING: Watch = nullcontext()
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_RANDOM = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
 
 
 class Tracing(Observer):
@@ -87,67 +73,58 @@ class Tracing(Observer):
         own: Endpoint | None = None,
     ) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer("sidecar", __version__)
-        self._disabled = isinstance(self._tracer, NoOpTracer)
-        self._ids = ChosenIds(provider.id_generator)
-        self._early = None
-        if isinstance(self._tracer, Tracer):
-            self._tracer.id_generator = self._ids
-            self._early = early(self._tracer.sampler)
+        tracer = provider.get_tracer("sidecar", __version__)
+        self._ids = provider.id_generator
+        self._sampler = tracer.sampler if isinstance(tracer, Tracer) else None
+        self._spans = Spans(tracer) if isinstance(tracer, Tracer) else None
+        self._early = None if self._sampler is None else early(self._sampler)
         self._connector = connector
         self._ec_connector = ec_connector
         self._scheme = scheme
         self._own = own
         # What is open now, by the identity of its record (records are mutable, so they have no hash).
-        self._traces: dict[int, _Trace | Dropped] = {}
-        self._legs: dict[int, Context] = {}
+        self._traces: dict[int, Recording | Dropped] = {}
+        self._legs: dict[int, Recording] = {}
+        self._attempts: dict[int, Recording] = {}
 
     def exchange(self, record: ExchangeRecord) -> Watch:
         """See Observer.exchange. Also tells the record its trace id."""
-        if self._disabled:
+        if self._spans is None:
             return _NOTHING
         parent = propagation.parent(record.request_headers)
-        if self._early is not None:
-            trace_id = self._ids.generate_trace_id() if parent is None else parent.trace_id
-            if self._early.drops(parent, trace_id):
-                return Dropped(self._traces, record, trace_id, parent)
-            self._ids.chosen = trace_id if parent is None else None
-        return self._recorded(record, parent)
+        trace_id = self._ids.generate_trace_id() if parent is None else parent.trace_id
+        if self._drops(record, parent, trace_id):
+            return Dropped(self._traces, record, trace_id, parent)
+        record.trace_id = format_trace_id(trace_id)
+        random = self._ids.is_trace_id_random() if parent is None else parent.trace_flags.random_trace_id
+        flags = _RANDOM if random else _SAMPLED
+        state = None if parent is None else parent.trace_state
+        span_id = self._ids.generate_span_id()
+        context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=flags, trace_state=state)
+        place = Place(spans.exchange_name(record), SpanKind.SERVER, context, parent)
+        return Recording(self._spans, self._traces, record, place, self._told_of_exchange)
 
-    @contextmanager
-    def _recorded(self, record: ExchangeRecord, parent: SpanContext | None) -> Iterator[None]:
-        span = self._tracer.start_span(
-            spans.exchange_name(record),
-            _inside(NonRecordingSpan(parent)) if parent else Context(),
-            SpanKind.SERVER,
-            spans.exchange_start(record, self._scheme, self._own),
-        )
-        record.trace_id = format_trace_id(span.get_span_context().trace_id)
-        self._traces[id(record)] = _Trace(span, _inside(span), parent is not None)
-        try:
-            with _ending(span, lambda error: self._told_of_exchange(record, error)):
-                yield
-        finally:
-            del self._traces[id(record)]
+    def _drops(self, record: ExchangeRecord, parent: SpanContext | None, trace_id: int) -> bool:
+        """Whether the sampler drops this trace. One answer holds for all of its spans.
+
+        All samplers that OTEL_TRACES_SAMPLER can name look at the trace's id or the parent's flags only.
+        """
+        if self._early is not None:
+            return self._early.drops(parent, trace_id)
+        assert self._sampler is not None
+        inside = Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
+        name, start = spans.exchange_name(record), spans.exchange_start(record, self._scheme, self._own)
+        result = self._sampler.should_sample(inside, trace_id, name, SpanKind.SERVER, start)
+        return not result.decision.is_sampled()  # type: ignore[no-untyped-call]
 
     def leg(self, record: LegRecord) -> Watch:
         """See Observer.leg. A passed-through request has no stages: its client span says it all."""
         trace = self._traces.get(id(record.exchange))
-        if not isinstance(trace, _Trace) or record.exchange.api is None or not trace.span.is_recording():
+        if not isinstance(trace, Recording) or record.exchange.api is None:
             return _NOTHING
-        return self._recorded_leg(record, trace)
-
-    @contextmanager
-    def _recorded_leg(self, record: LegRecord, trace: _Trace) -> Iterator[None]:
-        span = self._tracer.start_span(str(record.leg.role), trace.inside, SpanKind.INTERNAL)
-        self._legs[id(record)] = _inside(span)
-        if record.pull is not None:
-            record.pull.context = self._legs[id(record)]
-        try:
-            with _ending(span, lambda error: self._told_of_leg(record, error)):
-                yield
-        finally:
-            del self._legs[id(record)]
+        assert self._spans is not None
+        place = self._inside(trace, str(record.leg.role), SpanKind.INTERNAL)
+        return _Leg(self._spans, self._legs, record, place, self._told_of_leg)
 
     def attempt(self, record: Attempt) -> Watch:
         """See Observer.attempt. Its traceparent names a span of its own, recorded or not."""
@@ -156,42 +133,25 @@ class Tracing(Observer):
             return _NOTHING
         if isinstance(trace, Dropped):
             return DroppedAttempt(trace, record, self._ids)
-        return self._recorded_attempt(record, trace)
-
-    @contextmanager
-    def _recorded_attempt(self, record: Attempt, trace: _Trace) -> Iterator[None]:
-        if not trace.span.is_recording():
-            span_id = self._provider.id_generator.generate_span_id()
-            self._carry(record, trace, trace.span.get_span_context(), span_id)
-            yield
-            return
-        span = self._tracer.start_span(
-            spans.attempt_name(record),
-            self._legs.get(id(record.leg), trace.inside),
-            SpanKind.CLIENT,
-            spans.attempt_start(record),
-        )
-        context = span.get_span_context()
-        self._carry(record, trace, context, context.span_id)
-        with _ending(span, lambda error: (spans.attempt_end(record), spans.attempt_failure(record, error))):
-            yield
+        assert self._spans is not None
+        leg = self._legs.get(id(record.leg), trace)
+        place = self._inside(leg, spans.attempt_name(record), SpanKind.CLIENT)
+        attempt = _Attempt(self._spans, self._attempts, record, place, _told_of_attempt)
+        attempt.continued = trace.place.parent is not None
+        return attempt
 
     def pull(self, record: PullRecord) -> None:
         """See Observer.pull. Its span lies under its leg's, although both may have ended."""
-        if not isinstance(record.context, Context):
+        leg = record.context
+        if self._spans is None or not isinstance(leg, SpanContext):
             return
         # Spans have the wall clock's times, records the monotonic clock's.
         zero_ns = time.time_ns() - time.monotonic_ns()
-        span = self._tracer.start_span(
-            "pull",
-            record.context,
-            SpanKind.INTERNAL,
-            pull_spans.attributes(record),
-            start_time=zero_ns + int(record.started_s * 1e9),
-        )
-        if failure := pull_spans.failure(record):
-            span.set_status(StatusCode.ERROR, failure)
-        span.end(zero_ns + int((record.first_byte_s or record.ended_s or time.monotonic()) * 1e9))
+        text = pull_spans.failure(record)
+        told = pull_spans.attributes(record), None if text is None else spans.Failure(None, text)
+        place = Place("pull", SpanKind.INTERNAL, self._child(leg), leg)
+        end_s = record.first_byte_s or record.ended_s or time.monotonic()
+        self._spans.over(place, told, zero_ns + int(record.started_s * 1e9), zero_ns + int(end_s * 1e9))
 
     def shutdown(self, timeout_s: float = SHUTDOWN_S) -> None:
         """Send what is left and stop; blocks for at most `timeout_s`, so call it when no loop runs."""
@@ -201,47 +161,52 @@ class Tracing(Observer):
         if worker.is_alive():
             logger.warning("the last spans could not be exported within %g s and are lost", timeout_s)
 
-    def _told_of_exchange(self, record: ExchangeRecord, error: BaseException | None) -> _Told:
-        return spans.exchange_end(record, self._connector, self._ec_connector), spans.exchange_failure(
-            record, error
-        )
+    def _told_of_exchange(self, record: ExchangeRecord, error: BaseException | None) -> Told:
+        attributes = spans.exchange_start(record, self._scheme, self._own)
+        attributes |= spans.exchange_end(record, self._connector, self._ec_connector)
+        return attributes, spans.exchange_failure(record, error)
 
-    def _told_of_leg(self, record: LegRecord, error: BaseException | None) -> _Told:
+    def _told_of_leg(self, record: LegRecord, error: BaseException | None) -> Told:
         return leg_spans.leg_end(record, self._connector), leg_spans.leg_failure(record, error)
 
-    def _carry(self, record: Attempt, trace: _Trace, context: SpanContext, span_id: int) -> None:
+    def _inside(self, outer: Recording, name: str, kind: SpanKind) -> Place:
+        return Place(name, kind, self._child(outer.place.context), outer.place.context)
+
+    def _child(self, outer: SpanContext) -> SpanContext:
+        """A new span's context in the same trace."""
+        return SpanContext(
+            outer.trace_id,
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=outer.trace_flags,
+            trace_state=outer.trace_state,
+        )
+
+
+class _Leg(Recording):
+    """A leg's span, inside which its pull's lies."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        if self.record.pull is not None:  # known once the verifier has been entered, which is first
+            self.record.pull.context = self.place.context
+
+
+class _Attempt(Recording):
+    """An attempt's span, whose id its request carries. continued: whether the trace came from the client."""
+
+    continued: bool = False
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        context = self.place.context
         # Of a trace that starts here only "sampled" is told: with the random flag, Go's SDK throws the whole
         # traceparent away (opentelemetry-go propagation/trace_context.go: version 00, flags over 02). A flag
         # that came in goes on (W3C Trace Context level 2 section 3.2.2.5.2).
-        flags = context.trace_flags if trace.continued else context.trace_flags & TraceFlags.SAMPLED
-        value = propagation.traceparent(context.trace_id, span_id, flags)
-        propagation.carry(record.headers, value, tracestate=trace.continued)
+        flags = context.trace_flags if self.continued else context.trace_flags & TraceFlags.SAMPLED
+        value = propagation.traceparent(context.trace_id, context.span_id, flags)
+        propagation.carry(self.record.headers, value, tracestate=self.continued)
 
 
-def _inside(span: Span) -> Context:
-    """The context of that span's children: nothing else of the caller's context matters to us."""
-    return set_span_in_context(span, Context())
-
-
-@contextmanager
-def _ending(span: Span, told: Callable[[BaseException | None], _Told]) -> Iterator[None]:
-    """End the span with what there is to tell of it, given the exception that passed through, if one did.
-
-    The status is set here: the SDK's own context managers leave a cancelled span unset.
-    """
-    try:
-        yield
-    except BaseException as error:
-        _end(span, told, error)
-        raise
-    _end(span, told, None)
-
-
-def _end(span: Span, told: Callable[[BaseException | None], _Told], error: BaseException | None) -> None:
-    if span.is_recording():
-        attributes, failure = told(error)
-        if failure is not None:
-            attributes["error.type"] = failure.kind
-            span.set_status(StatusCode.ERROR, failure.text)
-        span.set_attributes(attributes)
-    span.end()
+def _told_of_attempt(record: Attempt, error: BaseException | None) -> Told:
+    return spans.attempt_start(record) | spans.attempt_end(record), spans.attempt_failure(record, error)

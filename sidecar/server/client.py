@@ -4,7 +4,7 @@ Rule: an answer's bytes are the application's, only the framing is ours; one tha
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -44,7 +44,8 @@ class Client(Request):
 
     `ended` says that nothing more can be written, `keep_alive` that the connection may outlive the answer;
     `sent_bytes` counts the answer's body, whose first byte was written at `first_byte_s` (time.monotonic()),
-    and `writes` its pieces.
+    and `writes` its pieces. `also`, when it is set, gives further headers of the answer, at the moment in
+    which its head is made.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Client(Request):
         "_left_bytes",
         "_over",
         "_source",
+        "also",
         "ended",
         "first_byte_s",
         "keep_alive",
@@ -70,6 +72,7 @@ class Client(Request):
         self.sent_bytes = 0
         self.writes = 0
         self.first_byte_s: float | None = None
+        self.also: Callable[[], Sequence[tuple[bytes, bytes]]] | None = None
         self.task: asyncio.Task[None] | None = None
         self._body_end = _UNDECIDED
         self._head: bytes | None = None
@@ -113,6 +116,8 @@ class Client(Request):
         """
         if self._body_end is not _UNDECIDED:
             raise RuntimeError("the answer has already begun")
+        if self.also is not None:
+            headers = [*headers, *self.also()]
         # A body nobody reads is not waited for, and must not be taken for a request (RFC 9112 9.6): close.
         keep_alive = self.keep_alive and (self.received or (self.body is not None and self.body.streaming))
         framing = frame(self.asked, status, headers, body_length, keep_alive=keep_alive)

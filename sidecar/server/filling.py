@@ -34,21 +34,21 @@ class Filling(asyncio.BufferedProtocol):
     def __init__(
         self, connection: asyncio.Protocol, held: bytes, length_bytes: int, outcome: Outcome
     ) -> None:
-        self.place = bytearray(held)
         self._connection = connection
         self._length_bytes = length_bytes
         self._outcome = outcome
         self._short = False
         self._at = len(held)
+        self.place = bytearray(self._at + self._room_bytes())  # zeroed once; to extend it copies as well
+        self.place[: self._at] = held
         self._view = memoryview(self.place)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
         if self._at == len(self.place):  # not in buffer_updated: there the loop still has the last buffer
             self._view.release()
-            left_bytes = self._length_bytes - self._at
             try:
-                self.place.extend(bytes(min(left_bytes, max(FIRST_BYTES, self._at * GROWTH))))
+                self.place.extend(bytes(self._room_bytes()))
             except MemoryError:
                 self._short = True
                 return memoryview(bytearray(SPARE_BYTES))
@@ -63,6 +63,10 @@ class Filling(asyncio.BufferedProtocol):
         self._at += nbytes
         if self._at == self._length_bytes:
             self._outcome.filled()
+
+    def _room_bytes(self) -> int:
+        """For how much more there is to be room."""
+        return min(self._length_bytes - self._at, max(FIRST_BYTES, self._at * GROWTH))
 
     def eof_received(self) -> bool | None:
         """The client has ended its side, in the middle of its body."""

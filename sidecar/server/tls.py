@@ -58,10 +58,10 @@ def serving_context(
         if pod_ip and not _is_address(pod_ip):
             raise ValueError(f"POD_IP: {pod_ip!r} is not an IP address")
         ecdsa_only = bool(suites) and all("ECDSA" in name for name in suites)
-        _load(context, _self_signed(pod_ip, rsa_key=not ecdsa_only))
+        load_pair(context, _self_signed(pod_ip, rsa_key=not ecdsa_only))
         return context
     try:
-        _load(context, _read(cert_path))
+        load_pair(context, read_pair(cert_path))
     except OSError as error:  # ssl.SSLError is one too
         raise ValueError(f"{flag}: {cert_path}: {error}") from error
     return context
@@ -80,14 +80,14 @@ async def reload_on_change(
     while True:
         await asyncio.sleep(interval_s)
         try:
-            pem = await asyncio.to_thread(_read, cert_path)
+            pem = await asyncio.to_thread(read_pair, cert_path)
         except OSError as error:
             logger.error("certificate not read, the old one stays: %s", error)
             continue
         if pem == seen:
             continue
         try:
-            _load(context, pem)
+            load_pair(context, pem)
         except OSError as error:
             logger.error("certificate not usable, the old one stays: %s: %s", cert_path, error)
         else:
@@ -96,12 +96,20 @@ async def reload_on_change(
         seen = pem
 
 
-def _read(cert_path: Path) -> bytes:
+def read_pair(cert_path: Path) -> bytes:
     """Certificate chain and key in one piece. Raises OSError."""
     return (cert_path / "tls.crt").read_bytes() + b"\n" + (cert_path / "tls.key").read_bytes()
 
 
-def _load(context: ssl.SSLContext, pem: bytes) -> None:
+def load_authorities(context: ssl.SSLContext, pem: bytes) -> None:
+    """Trust the authorities in `pem`, comments and all. Raises OSError, for none too."""
+    with os.fdopen(os.memfd_create("authorities"), "wb") as file:
+        file.write(pem)
+        file.flush()
+        context.load_verify_locations(cafile=f"/proc/self/fd/{file.fileno()}")
+
+
+def load_pair(context: ssl.SSLContext, pem: bytes) -> None:
     """Load certificate and key into a context, which stays as it was if they do not fit. Raises OSError."""
     with os.fdopen(os.memfd_create("serving-certificate"), "wb") as file:
         file.write(pem)

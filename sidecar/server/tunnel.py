@@ -23,12 +23,16 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a tunnel leads: host without brackets, port, TLS context or None, seconds allowed to connect."""
+    """Where a tunnel leads: host without brackets, port, TLS context or None, seconds allowed to connect.
+
+    server_name: the name that its certificate must have, None for the host's own.
+    """
 
     host: str
     port: int
     ssl_context: ssl.SSLContext | None = None
     connect_timeout_s: float = 5.0
+    server_name: str | None = None
 
 
 class EngineGone(ConnectionError):
@@ -48,8 +52,10 @@ async def tunnel(client: Client, upstream: Upstream, head: bytes) -> None:
     engine.other, browser.other = browser, engine
     try:
         async with asyncio.timeout(upstream.connect_timeout_s):
+            tls = upstream.ssl_context
+            name = upstream.server_name if tls else None
             await loop.create_connection(
-                lambda: engine, upstream.host, upstream.port, ssl=upstream.ssl_context
+                lambda: engine, upstream.host, upstream.port, ssl=tls, server_hostname=name
             )
         engine.transport.write(head)
         if not await engine.answered:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sidecar.settings.durations import format_duration
 from sidecar.settings.flag import settings_of
 from sidecar.settings.groups_more import MoRIIO
-from sidecar.settings.model import SETTINGS, Settings
+from sidecar.settings.model import BY_FIELD, SETTINGS, Settings
 from sidecar.settings.sources import Said
 
 _LAST_PORT = 65535
@@ -51,7 +51,24 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     if settings.metrics_peers and not settings.metrics_port:
         yield f"{name('metrics_peers')}: goes with --metrics-port only"
     yield from _certificates(settings, name)
+    yield from _trust(settings, name)
+    yield from _allowlist(settings, name)
+    yield from _debug(settings, name)
     yield from _moriio(settings, name)
+
+
+# The one group whose pools are read, as the peer's (llm-d-router pkg/sidecar/proxy/allowlist.go).
+_POOL_GROUP = "inference.networking.k8s.io"
+
+
+def _allowlist(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if settings.pool_group != _POOL_GROUP:
+        yield f"{name('pool_group')}: {settings.pool_group!r} is not supported, only {_POOL_GROUP}"
+    if settings.enable_ssrf_protection and not (settings.inference_pool or settings.allowed_endpoints):
+        yield f"{name('enable_ssrf_protection')}: needs --inference-pool or --allowed-endpoints"
+    off = "enable_ssrf_protection" in settings.model_fields_set and not settings.enable_ssrf_protection
+    if off and settings.allowed_endpoints:
+        yield f"{name('allowed_endpoints')}: contradicts {name('enable_ssrf_protection')} false"
 
 
 def _pulls(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
@@ -94,6 +111,12 @@ def _certificates(settings: Settings, name: Callable[[str], str]) -> Iterator[st
         yield from _certificate(settings.cert_path, name("cert_path"))
     if settings.metrics_cert_dir is not None:
         yield from _certificate(settings.metrics_cert_dir, name("metrics_cert_dir"))
+    if settings.upstream_client_cert_dir is not None:
+        yield from _certificate(settings.upstream_client_cert_dir, name("upstream_client_cert_dir"))
+    for field in ("upstream_ca_file", "client_ca_file"):
+        file: Path | None = getattr(settings, field)
+        if file is not None and not os.access(file, os.R_OK):
+            yield f"{name(field)}: {str(file)!r} cannot be read"
 
 
 def _certificate(directory: Path, flag: str) -> Iterator[str]:
@@ -103,6 +126,25 @@ def _certificate(directory: Path, flag: str) -> Iterator[str]:
     for file in ("tls.crt", "tls.key"):
         if not os.access(Path(directory, file), os.R_OK):
             yield f"{flag}: {str(directory)!r} has no readable {file}"
+
+
+def _debug(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    if settings.debug_endpoints and not settings.metrics_port:
+        yield f"{name('debug_endpoints')}: needs a port that no client reaches (--metrics-port)"
+    if settings.debug_ring != BY_FIELD["debug_ring"].default and not settings.debug_endpoints:
+        yield f"{name('debug_ring')}: goes with --debug-endpoints only"
+
+
+def _trust(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
+    """What is said of certificates where none are looked at."""
+    for field in ("upstream_ca_file", "upstream_client_cert_dir"):
+        if getattr(settings, field) is not None and not settings.enable_tls:
+            yield f"{name(field)}: goes with --enable-tls only"
+    for pair in settings.upstream_server_name:
+        if (stage := pair.partition("=")[0]) not in settings.enable_tls:
+            yield f"{name('upstream_server_name')}: {stage!r} is not a stage of --enable-tls"
+    if settings.client_ca_file is not None and not settings.secure_serving:
+        yield f"{name('client_ca_file')}: goes with --secure-serving only"
 
 
 def _moriio(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

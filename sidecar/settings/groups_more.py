@@ -1,4 +1,4 @@
-"""The settings around the main job: observability, allowlist, configuration, the peer's own.
+"""The settings around the main job: observability, configuration, the peer's own.
 
 Rule: as in `groups`.
 """
@@ -29,24 +29,6 @@ class Reuse(Group):
     bidirectional_kv_bytes: Annotated[kinds.Bytes, Flag("How much memory they may take.")] = 32 * 1024 * 1024
 
 
-class Allowlist(Group):
-    title = "SSRF protection"
-
-    enable_ssrf_protection: Annotated[
-        kinds.Boolean, Flag("Send legs only to pods of the InferencePool.", works=())
-    ] = False
-    inference_pool: Annotated[
-        kinds.OptionalPool,
-        Flag(
-            "The InferencePool; a bare name is in namespace default. With SSRF protection only.",
-            env="INFERENCE_POOL",
-        ),
-    ] = None
-    pool_group: Annotated[kinds.Word, Flag("API group of the InferencePool. With SSRF protection only.")] = (
-        "inference.networking.k8s.io"
-    )
-
-
 class Observability(Group):
     title = "Observability"
 
@@ -65,6 +47,18 @@ class Observability(Group):
     metrics_peers: Annotated[
         kinds.Boolean, Flag("Count pulls by source too, 256 of them at most. With --metrics-port only.")
     ] = False
+    debug_endpoints: Annotated[
+        kinds.Boolean,
+        Flag(
+            "Serve /debug/ on --metrics-port, which it needs, and tell clients that send x-sidecar-debug: 1 "
+            "what was done for them."
+        ),
+    ] = False
+    # Some 2 KB each, so a megabyte: what a person looks back over, and at 10 requests a second most of a
+    # minute.
+    debug_ring: Annotated[
+        kinds.Count, Flag("How many exchanges each process remembers. With --debug-endpoints only.")
+    ] = 512
     log_level: Annotated[kinds.Level, Flag("Least severe lines that are logged.")] = "info"
     log_format: Annotated[kinds.Format, Flag("One JSON object per line, or text to read.")] = "json"
 

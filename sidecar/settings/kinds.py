@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from sidecar.settings.durations import format_duration, parse_duration
 from sidecar.settings.reading import (
     Kind,
+    allowed_endpoint,
     boolean,
     cipher_suite,
     host,
@@ -21,6 +22,7 @@ from sidecar.settings.reading import (
     positive_duration,
     show_list,
     show_optional,
+    stage_name,
     word,
     zap_level,
     zap_word,
@@ -68,7 +70,11 @@ OptionalIP = Annotated[str | None, _optional("IP", ip)]
 OptionalPath = Annotated[Path | None, _optional("PATH", Path)]
 OptionalText = Annotated[str | None, _optional("YAML", str)]
 OptionalPool = Annotated[str | None, _optional("[NAMESPACE/]NAME", pool)]
+AllowedEndpoints = Annotated[
+    tuple[str, ...], Kind("NETWORK|HOST:PORT,...", allowed_endpoint, show_list, many=tuple)
+]
 Word = Annotated[str, Kind("NAME", word)]
+ServerNames = Annotated[tuple[str, ...], Kind("STAGE=NAME,...", stage_name, show_list, many=tuple)]
 Stages = Annotated[frozenset[Stage], Kind("STAGE,...", one_of(get_args(Stage)), show_list, many=frozenset)]
 MinVersion = Annotated[
     str, Kind("|".join(MIN_VERSIONS), lambda text: one_of(MIN_VERSIONS)(text or _LEAST_VERSION))

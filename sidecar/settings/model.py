@@ -7,14 +7,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
 from sidecar.settings.groups import Engines, PullRescue, PullVerification, Serving, SourceGuard, Transfer
-from sidecar.settings.groups_more import (
-    Allowlist,
-    Configuration,
-    MoRIIO,
-    Observability,
-    PeerLogging,
-    Reuse,
-)
+from sidecar.settings.groups_more import Configuration, MoRIIO, Observability, PeerLogging, Reuse
+from sidecar.settings.groups_protection import Allowlist, Certificates
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -27,6 +21,7 @@ GROUPS: tuple[type[Group], ...] = (
     Reuse,
     Observability,
     Allowlist,
+    Certificates,
     Configuration,
     PeerLogging,
     MoRIIO,
@@ -43,6 +38,7 @@ class Settings(
     Reuse,
     Observability,
     Allowlist,
+    Certificates,
     Configuration,
     PeerLogging,
     MoRIIO,

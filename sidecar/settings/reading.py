@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from sidecar.allowlist import entry
 from sidecar.settings.durations import parse_duration
 from sidecar.settings.spelling import nearest
 from sidecar.settings.tls_names import CIPHER_SUITES, TLS13_SUITES
@@ -151,6 +152,19 @@ def pool(text: str) -> str:
     if not _POOL.fullmatch(text):
         raise ValueError(f"{text!r} is not of the form namespace/name or name")
     return text
+
+
+def allowed_endpoint(text: str) -> str:
+    entry(text)  # the texts are kept: they are what the start line and refusals show
+    return text
+
+
+def stage_name(text: str) -> str:
+    """Read `stage=name`; kept as it is."""
+    stage, equals, name = text.partition("=")
+    if not equals or not name or any(letter.isspace() for letter in name):
+        raise ValueError(f"{text!r} is not of the form stage=name")
+    return f"{stage}={host(name)}"
 
 
 def word(text: str) -> str:

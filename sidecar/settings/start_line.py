@@ -35,7 +35,10 @@ def _extras(settings: Settings) -> Iterator[str]:
         yield f"{settings.workers} workers" + (" each" if settings.data_parallel_size > 1 else "")
     if settings.metrics_port:
         scheme = "https" if settings.metrics_cert_dir else "http"
-        yield f"metrics {scheme}://{_literal(settings.host) or '*'}:{settings.metrics_port}/metrics"
+        base = f"{scheme}://{_literal(settings.host) or '*'}:{settings.metrics_port}"
+        yield f"metrics {base}/metrics"
+        if settings.debug_endpoints:
+            yield f"debug page {base}/debug/"
 
 
 def _literal(host: str) -> str:

@@ -6,6 +6,6 @@ Rule: only what is named here is used elsewhere; what the network does surfaces 
 from sidecar.transport.body import BodyStream
 from sidecar.transport.client import Transport
 from sidecar.transport.messages import Place, RawRequest, raw_headers
-from sidecar.transport.resolver import OWN_FAULTS, Resolver
+from sidecar.transport.resolver import OWN_FAULTS, TLS, Resolver
 
-__all__ = ["OWN_FAULTS", "BodyStream", "Place", "RawRequest", "Resolver", "Transport", "raw_headers"]
+__all__ = ["OWN_FAULTS", "TLS", "BodyStream", "Place", "RawRequest", "Resolver", "Transport", "raw_headers"]

@@ -7,6 +7,7 @@ fresh one. A streamed body cannot be sent twice, so it never goes to an idle con
 import asyncio
 import itertools
 import ssl
+from collections.abc import Callable
 
 import httpx
 
@@ -16,7 +17,7 @@ from sidecar.transport.connection import Connection
 from sidecar.transport.messages import Key, Place, RawRequest, RawResponse
 from sidecar.transport.pool import Pool
 from sidecar.transport.request import serialise
-from sidecar.transport.resolver import Resolver
+from sidecar.transport.resolver import TLS, Resolver
 from sidecar.transport.upload import Upload
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -28,7 +29,7 @@ MAX_HEAD_BYTES = 65_536
 class Transport(httpx.AsyncBaseTransport):
     """HTTP/1.1 over asyncio (uvloop or the standard loop), of one event loop.
 
-    ssl_context        for https; default: the system's trust store, names verified
+    tls                for https, or what gives the TLS of the moment; default: the system's trust store
     connect_timeout_s  for name lookup, TCP and TLS together
     idle_expiry_s      how long a connection may be idle; under vLLM's 5 s (uvicorn timeout_keep_alive)
     max_idle_per_host  idle connections kept per scheme, host and port; open ones are not limited
@@ -41,13 +42,13 @@ class Transport(httpx.AsyncBaseTransport):
     def __init__(
         self,
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | Callable[[], TLS] | None = None,
         connect_timeout_s: float = 5.0,
         idle_expiry_s: float = 4.0,
         max_idle_per_host: int = 1024,
         resolver: Resolver | None = None,
     ) -> None:
-        self._ssl_context = ssl_context
+        self._given_tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._resolver = resolver or Resolver()
         self._pool = Pool(idle_expiry_s, max_idle_per_host)
@@ -120,11 +121,12 @@ class Transport(httpx.AsyncBaseTransport):
     def _new_connection(self) -> Connection:
         return Connection(next(self._numbers), MAX_HEAD_BYTES, self._pool.put, self._pool.lost)
 
-    def _tls(self) -> ssl.SSLContext:
+    def _tls(self) -> TLS:
         # Loading the trust store takes milliseconds, so only once and only if there is an https leg.
-        if self._ssl_context is None:
-            self._ssl_context = ssl.create_default_context()
-        return self._ssl_context
+        if self._given_tls is None:
+            self._given_tls = ssl.create_default_context()
+        given = self._given_tls
+        return TLS(given) if isinstance(given, ssl.SSLContext) else given()
 
 
 async def _head(connection: Connection, answer: Answer, body: BodyStream, upload: Upload | None) -> None:

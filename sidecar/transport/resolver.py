@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 # RFC 6761 6.3: "localhost" is the loopback address, and name servers are not to be asked for it.
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -32,6 +32,13 @@ def _system_lookup(host: str) -> list[str]:
     """Ask the system, which blocks. Raises OSError, or UnicodeError for a name that IDNA refuses."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for *_, sockaddr in found]
+
+
+class TLS(NamedTuple):
+    """What secures a connection. server_name: what its certificate is for, sent as SNI; None: the host."""
+
+    context: ssl.SSLContext
+    server_name: str | None = None
 
 
 class Resolver:
@@ -60,18 +67,19 @@ class Resolver:
         return list(running.result())
 
     async def connect(
-        self, make_protocol: Callable[[], P], host: str, port: int, *, tls: ssl.SSLContext | None = None
+        self, make_protocol: Callable[[], P], host: str, port: int, *, tls: TLS | None = None
     ) -> tuple[asyncio.Transport, P]:
-        """Connect to the first address of host that accepts; TLS is verified for host.
+        """Connect to the first address of host that accepts, over TLS if it is given.
 
         Raises OSError, and UnicodeError for impossible names. There is no timeout: callers cancel.
         """
         loop = asyncio.get_running_loop()
+        context, name = (tls.context, tls.server_name or host) if tls else (None, None)
         failures: dict[str, OSError] = {}
         for address in await self.addresses(host):
             try:
                 return await loop.create_connection(
-                    make_protocol, address, port, ssl=tls, server_hostname=host if tls else None
+                    make_protocol, address, port, ssl=context, server_hostname=name
                 )
             except ssl.SSLError:
                 raise  # it accepts and is not to be trusted: no other address makes up for that

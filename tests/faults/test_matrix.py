@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.faults.broken import FAULTS, Fault, Seen
+from tests.faults.judging import is_honest, is_own_error, meant
 from tests.faults.ways import (
     BOOTSTRAP,
     DECODE,
-    ENCODE,
     HEADERS,
     PREFILL,
     WAYS,
@@ -28,53 +28,12 @@ CASES = [(name, role) for name, way in WAYS.items() for role in (DECODE, *way.ro
 every_engine_of_every_way = pytest.mark.parametrize(("name", "role"), CASES)
 
 
-def is_own_error(said: Said, *statuses: int) -> bool:
-    """Whether it is an error that the sidecar made, with its status wherever that stands."""
-    code = said.json["code"] if said.status in statuses and said.all("x-sidecar-error") else None
-    return (
-        said.whole
-        and code == said.json["error"]["code"] == said.status
-        and said.all("x-sidecar-error") == [str(code)]
-    )
-
-
-def is_cut(said: Said) -> bool:
-    """Whether an answer that had begun ends so that nobody takes it for whole: streams say why."""
-    streamed = "chunked" in said.all("transfer-encoding") and "text/event-stream" in said.all("content-type")
-    told = not streamed or b"\n\ndata: {" in said.body
-    return not said.whole and told
-
-
-def meant(pod: Pod, role: str, fault: Fault) -> Seen:
-    """What a fault comes to where it strikes."""
-    if fault.seen is Seen.STATUS and role in (BOOTSTRAP, ENCODE):
-        return Seen.DEAD  # a refusal of theirs says nothing about the client's request
-    if fault.seen is not Seen.UNUSABLE:
-        return fault.seen
-    if role == PREFILL and pod.way.beside:
-        return Seen.RIGHT  # nobody reads it
-    return Seen.UNUSABLE if role == DECODE and not pod.way.composed else Seen.DEAD
-
-
-def is_honest(said: Said, seen: Seen, *, begun: bool) -> bool:
-    """Whether the client saw what it should. begun: the failing answer may have reached it in part."""
-    match seen:
-        case Seen.RIGHT:
-            return said.status == 200 and said.whole and has_right_answer(said.body)
-        case Seen.STATUS:
-            return said.status >= 300 and said.whole and said.body == b'{"error": "told"}'
-        case Seen.UNUSABLE:
-            return said.status == 200 and said.whole and not said.all("x-sidecar-error")
-        case _:
-            return is_own_error(said, 502) or (begun and is_cut(said))
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @every_engine_of_every_way
 async def test_an_engine_that_fails_gives_an_honest_end_in_time(name: str, role: str, stream: bool) -> None:
     async with pod(name) as served:
         for what, fault in faults_but(Seen.SILENT):
-            seen = meant(served, role, fault)
+            seen = meant(served.way, role, fault)
             served.script(role, fault.script(role))
             if role == PREFILL and served.way.beside and seen is not Seen.RIGHT:
                 served.engines[DECODE].script = never  # its decoder waits for blocks that never come

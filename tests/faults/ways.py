@@ -107,8 +107,13 @@ def has_right_answer(body: bytes) -> bool:
     """Whether an answer, JSON or a stream of events, is the whole right one."""
     if body.startswith(b"data:"):
         return TEXT.encode() in body and body.endswith(b"data: [DONE]\n\n") and b'"error"' not in body
-    answer = json.loads(body)
-    return bool(answer["choices"] == [_CHOICE]) and bool(answer["usage"]["prompt_tokens"] == 3)
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    if not isinstance(answer, dict) or answer.get("choices") != [_CHOICE]:
+        return False
+    return bool(answer["usage"]["prompt_tokens"] == USAGE["prompt_tokens"])
 
 
 @dataclass(frozen=True, slots=True)

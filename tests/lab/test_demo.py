@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import re
+import signal
 import sys
+
+import httpx
 
 from sidecar.lab.demo import spans
 
@@ -23,6 +28,29 @@ async def test_the_demo_shows_that_blocks_moved_and_ends_by_itself() -> None:
     assert "Blocks moved: 1.59 MiB from A to B" in text
     assert text.count("└─ HTTP POST") == 3
     assert "FAILED" not in text
+
+
+async def test_kept_it_names_its_debug_pages_and_ends_cleanly_on_ctrl_c() -> None:
+    async with asyncio.timeout(58):
+        demo = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "sidecar", "lab", "demo", "--keep"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert demo.stdout is not None
+        lines: list[str] = []
+        while lines[-1:] != ["Ctrl-C ends it.\n"]:
+            lines.append((await demo.stdout.readline()).decode())
+            assert lines[-1], lines
+        a, b = re.findall(r"http://\S+/debug/", "".join(lines))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert "<title>sidecar: pulls</title>" in (await client.get(a)).text
+            pulls = (await client.get(f"{b}pulls")).json()["exchanges"]
+        assert [told["source"] for told in pulls if told["outcome"] in ("moved", "unknown", "pending")] != []
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does it: to all of them
+        output, said = await demo.communicate()
+    assert (demo.returncode, output, said) == (0, b"", b"")
 
 
 def _span(span_id: str, parent: str | None, start: int, kind: str = "CLIENT") -> dict[str, object]:

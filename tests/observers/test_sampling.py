@@ -6,7 +6,6 @@ import random
 
 import pytest
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
     ALWAYS_ON,
@@ -19,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from sidecar.observers.sampling import ChosenIds, early
+from sidecar.observers.sampling import early
 
 
 @pytest.mark.parametrize(
@@ -42,12 +41,3 @@ def test_early_answers_are_the_samplers_own(sampler: Sampler, flags: int | None)
 )
 def test_nothing_is_known_of_other_samplers(sampler: Sampler) -> None:
     assert early(sampler) is None
-
-
-def test_a_chosen_id_is_given_out_once() -> None:
-    ids = ChosenIds(RandomIdGenerator())
-    ids.chosen = 5
-    assert ids.generate_trace_id() == 5
-    assert ids.generate_trace_id() != 5
-    assert ids.generate_span_id() != ids.generate_span_id()
-    assert ids.is_trace_id_random()

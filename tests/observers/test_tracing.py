@@ -22,8 +22,9 @@ from sidecar.evidence import Outcome
 from sidecar.observers import ExchangeRecord, LegRecord, Observers, PullRecord
 from sidecar.observers.log import ExchangeLog
 from sidecar.observers.tracing import Tracing
-from sidecar.plan import Reply, Role
+from sidecar.plan import Pull, Reply, Role
 from sidecar.routing import NoPull, Route
+from sidecar.verify import Verifier
 from tests.observers.play import DECODER, PREFILLER, SOURCE, Answer, Node, attempt, chat, leg, stage
 
 SERVER = {"http.request.method": "POST", "url.scheme": "http", "url.path": "/v1/chat/completions"}
@@ -303,6 +304,24 @@ def test_what_is_not_known_of_a_pull_is_left_out(
     inside = {node.name: node for node in played.trees()[0].inside[0].inside}
     told = {**PULL, "sidecar.pull.outcome": str(outcome), "sidecar.pull.local": local}
     assert inside["pull"] == Node("pull", "INTERNAL", told, status)
+
+
+def test_a_pull_that_the_verifier_begins_with_the_leg_lies_under_it() -> None:
+    played = stage()
+    told: list[PullRecord] = []
+    verifier = Verifier(None, told.append, DECODER, interval_s=1.0, sole=True)
+    together = Observers([verifier, played.tracing])
+    record = chat(Route(DECODER, source=SOURCE))
+    with together.exchange(record):
+        carrying = leg(record, Role.DECODE, 100.0)
+        carrying.leg = replace(carrying.leg, pull=Pull(SOURCE, "k"))
+        with together.leg(carrying):
+            carrying.ended_s = 100.9
+    played.tracing.pull(told[0])
+    [server] = played.trees()
+    assert [(node.name, [inner.name for inner in node.inside]) for node in server.inside] == [
+        ("decode", ["pull"])
+    ]
 
 
 def test_a_pull_of_a_request_that_is_not_sampled_has_no_span() -> None:
@@ -653,3 +672,16 @@ def test_shutdown_gives_up_on_a_collector_that_does_not_answer(caplog: pytest.Lo
     exporter.released.set()
     expected = "the last spans could not be exported within 0.05 s and are lost"
     assert [line.getMessage() for line in caplog.records] == [expected]
+
+
+def test_limits_from_the_environment_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "2")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "3")
+    played = stage()
+    with played.tracing.exchange(chat(None)):
+        pass
+    [server] = played.exported.get_finished_spans()
+    attributes = dict(server.attributes or {})
+    assert len(attributes) == 2
+    assert all(len(str(value)) <= 3 for value in attributes.values())
+    assert server.dropped_attributes > 0

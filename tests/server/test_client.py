@@ -381,3 +381,17 @@ async def test_nothing_can_be_taken_over_once_the_client_is_gone() -> None:
         await caller.send(get())
         assert await caller.closed()
     assert len(errors) == 1
+
+
+async def test_further_headers_are_made_when_the_answer_s_head_is() -> None:
+    def application(client: Client) -> None:
+        told: Headers = [(b"X-Also", b"early")]
+        client.also = lambda: told
+        told[0] = (b"X-Also", b"late")
+        says(200, [(b"X-Own", b"1")], b"a", length=1)(client)
+
+    answer = await asked(application, get())
+    assert [(name, value) for name, value in answer.headers if name.lower().startswith(b"x-")] == [
+        (b"X-Own", b"1"),
+        (b"X-Also", b"late"),
+    ]

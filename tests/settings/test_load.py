@@ -78,11 +78,18 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "metrics_port": 0,
         "metrics_cert_dir": None,
         "metrics_peers": False,
+        "debug_endpoints": False,
+        "debug_ring": 512,
         "log_level": "info",
         "log_format": "json",
         "enable_ssrf_protection": False,
         "inference_pool": None,
         "pool_group": "inference.networking.k8s.io",
+        "allowed_endpoints": (),
+        "upstream_ca_file": None,
+        "upstream_client_cert_dir": None,
+        "upstream_server_name": (),
+        "client_ca_file": None,
         "configuration": None,
         "configuration_file": None,
         "zap_log_level": None,
@@ -311,10 +318,6 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (
-            ["--enable-ssrf-protection"],
-            "--enable-ssrf-protection: true is not supported yet, only false",
-        ),
         (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch is not supported yet, only rfc3339"),
         (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info is not supported yet, only error"),
         (
@@ -404,6 +407,8 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
             ["--port: 65534 and the 3 ranks' ports above it pass 65535"],
         ),
         (["--metrics-peers"], ["--metrics-peers: goes with --metrics-port only"]),
+        (["--debug-endpoints"], ["--debug-endpoints: needs a port that no client reaches (--metrics-port)"]),
+        (["--debug-ring=9", "--metrics-port=9"], ["--debug-ring: goes with --debug-endpoints only"]),
         (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
         (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
         (
@@ -494,3 +499,52 @@ def test_whatever_is_given_the_answer_is_settings_or_lines_that_can_be_printed(a
         assert settings.port != settings.model_server_port
     assert problems
     assert all(line.isprintable() for line in problems)
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (
+            ["--enable-ssrf-protection"],
+            "--enable-ssrf-protection: needs --inference-pool or --allowed-endpoints",
+        ),
+        (
+            ["--pool-group=x-k8s.io"],
+            "--pool-group: 'x-k8s.io' is not supported, only inference.networking.k8s.io",
+        ),
+        (
+            ["--enable-ssrf-protection=false", "--allowed-endpoints=a:1"],
+            "--allowed-endpoints: contradicts --enable-ssrf-protection false",
+        ),
+        (
+            ["--allowed-endpoints=a:1,b:0/"],
+            "--allowed-endpoints: 'b:0/' is neither host:port nor a network",
+        ),
+    ],
+)
+def test_an_allowlist_that_could_not_be_kept_is_refused(argv: list[str], problem: str) -> None:
+    assert problems_of(*argv) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--upstream-ca-file=/etc/hostname"], "--upstream-ca-file: goes with --enable-tls only"),
+        (["--client-ca-file=/none"], "--client-ca-file: '/none' cannot be read"),
+        (
+            ["--client-ca-file=/etc/hostname", "--secure-serving=false"],
+            "--client-ca-file: goes with --secure-serving only",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-client-cert-dir=/none"],
+            "--upstream-client-cert-dir: '/none' is not a directory",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-server-name=prefiller=a"],
+            "--upstream-server-name: 'prefiller' is not a stage of --enable-tls",
+        ),
+        (["--upstream-server-name=a"], "--upstream-server-name: 'a' is not of the form stage=name"),
+    ],
+)
+def test_certificates_that_nobody_would_look_at_are_refused(argv: list[str], problem: str) -> None:
+    assert problems_of(*argv) == [problem]

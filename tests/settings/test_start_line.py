@@ -44,6 +44,12 @@ from sidecar.settings import load, start_line
             "metrics http://*:9090/metrics; try: curl -k https://localhost:8000/v1/models",
         ),
         (
+            ["--metrics-port=9090", "--debug-endpoints"],
+            "sidecar 1.2.3 on https://*:8000, decoder http://localhost:8200, connector nixlv2, "
+            "metrics http://*:9090/metrics, debug page http://*:9090/debug/; "
+            "try: curl -k https://localhost:8000/v1/models",
+        ),
+        (
             ["--data-parallel-size=4", "--host=127.0.0.1"],
             "sidecar 1.2.3 on https://127.0.0.1:8000, decoder http://localhost:8200, connector nixlv2, "
             "4 ranks from these ports on; try: curl -k https://127.0.0.1:8000/v1/models",

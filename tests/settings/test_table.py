@@ -72,5 +72,4 @@ def test_a_row_of_the_flags_table_reads_like_this() -> None:
     assert "| `--p2p-connector-port=PORT` | `7777` | `P2P_CONNECTOR_PORT` | Port of the P2P tier" in table
     assert "| `--source-guard=on\\|off` | `on` |  | Pull only from a source whose P2P port accepts" in table
     assert "(yet only error) |" in table
-    assert "(not supported yet) |" in table
     assert "Formerly `--vllm-port`. |" in table

@@ -233,7 +233,7 @@ async def test_back_pressure_holds_over_tls_too(
     pourer = Pourer(LARGE_BYTES // 2)
     async with (
         Hostile(pourer, tls=engine_tls, buffer_bytes=65_536) as engine,
-        Transport(ssl_context=trusting_tls) as transport,
+        Transport(tls=trusting_tls) as transport,
     ):
         stream = await opened(transport, engine)
         # The TLS layers of both loops keep some megabytes of their own, however much is to come.

@@ -131,7 +131,7 @@ async def test_a_tls_engine_is_verified_and_served_from(
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n" + b"x" * 300_000
     async with (
         Hostile(answering(long, OK), tls=engine_tls) as engine,
-        Transport(ssl_context=trusting_tls) as transport,
+        Transport(tls=trusting_tls) as transport,
     ):
         url = f"https://{host}:{engine.port}/"
         response = await transport.handle_async_request(httpx.Request("POST", url, content=b"y" * 200_000))
@@ -153,7 +153,7 @@ async def test_a_tls_engine_of_another_name_is_a_connect_error(
 ) -> None:
     async with (
         Hostile(serve_ok, host="127.0.0.2", tls=engine_tls) as engine,
-        Transport(ssl_context=trusting_tls) as transport,
+        Transport(tls=trusting_tls) as transport,
     ):
         with pytest.raises(httpx.ConnectError, match=r"(?i)certificate verify failed"):
             await transport.handle_async_request(engine.get())
@@ -179,7 +179,7 @@ async def test_a_tls_engine_that_goes_away_is_an_error(
         await peer.send(CHUNKED_HEAD[:cut] if cut < 7 else CHUNKED_HEAD + b"9\r\nabc")
         await peer.reset()
 
-    async with Hostile(script, tls=engine_tls) as engine, Transport(ssl_context=trusting_tls) as transport:
+    async with Hostile(script, tls=engine_tls) as engine, Transport(tls=trusting_tls) as transport:
         with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
             await body_of(await transport.handle_async_request(engine.get()))
 

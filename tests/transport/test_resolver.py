@@ -255,7 +255,7 @@ async def test_tls_is_verified_for_the_name_and_not_for_its_address(
     resolver = Resolver(_answers("127.0.0.1"))
     async with (
         Hostile(serve_ok, tls=engine_tls) as engine,
-        Transport(resolver=resolver, ssl_context=trusting_tls) as transport,
+        Transport(resolver=resolver, tls=trusting_tls) as transport,
     ):
         with pytest.raises(httpx.ConnectError, match=r"(?i)mismatch.*several\.example"):
             await transport.handle_async_request(

@@ -31,11 +31,12 @@ class StartFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A running pod: its address, as a pod's IP; the ports of sidecar and engine; the sidecar's spans."""
+    """A running pod: its address, as a pod's IP; the ports of sidecar, operators and engine; the spans."""
 
     name: str
     ip: str
     port: int
+    debug_port: int
     engine_port: int
     spans: IO[bytes]
 
@@ -44,23 +45,35 @@ class Pod:
         """The pod as the endpoint picker names it."""
         return f"{self.ip}:{self.port}"
 
+    @property
+    def page(self) -> str:
+        """The address of the sidecar's debug page."""
+        return f"http://{self.ip}:{self.debug_port}/debug/"
+
 
 @asynccontextmanager
 async def running_pods(client: httpx.AsyncClient) -> AsyncIterator[tuple[Pod, Pod]]:
-    """Pods A and B. As in a cluster they differ in their address and share the sidecar's and the P2P port.
+    """Pods A and B. As in a cluster they differ in their address and share their ports, but for the engine's.
 
     Raises StartFailed.
     """
     ips = ("127.0.0.1", "127.0.0.2")
-    port, p2p_port = _common_ports(ips, count=2)
+    ports = _Ports(*_common_ports(ips, count=3))
     async with AsyncExitStack() as stack:
-        pods = [
-            await _begin(stack, name, ip, port, p2p_port) for name, ip in zip(("A", "B"), ips, strict=True)
-        ]
+        pods = [await _begin(stack, name, ip, ports) for name, ip in zip(("A", "B"), ips, strict=True)]
         for pod, processes in pods:
             await _ready(client, f"http://127.0.0.1:{pod.engine_port}/health", processes[0])
             await _ready(client, f"http://{pod.netloc}/health", processes[1])
         yield pods[0][0], pods[1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    """What both pods listen on, each on its own address."""
+
+    clients: int
+    p2p: int
+    operators: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +85,20 @@ class _Process:
 
 
 async def _begin(
-    stack: AsyncExitStack, name: str, ip: str, port: int, p2p_port: int
+    stack: AsyncExitStack, name: str, ip: str, ports: _Ports
 ) -> tuple[Pod, tuple[_Process, _Process]]:
     [engine_port] = _common_ports(("127.0.0.1",), count=1)
     spans = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-    engine = ["lab", "engine", f"--port={engine_port}", f"--p2p-host={ip}", f"--p2p-port={p2p_port}"]
+    engine = ["lab", "engine", f"--port={engine_port}", f"--p2p-host={ip}", f"--p2p-port={ports.p2p}"]
     engine += ["--enable-prompt-tokens-details", f"--model={MODEL}", "--block-size=64"]
-    sidecar = ["serve", f"--host={ip}", f"--port={port}", f"--model-server-port={engine_port}"]
-    sidecar += [f"--p2p-connector-port={p2p_port}", "--kv-connector=offloading", "--secure-serving=false"]
-    sidecar += ["--tracing"]
+    sidecar = ["serve", f"--host={ip}", f"--port={ports.clients}", f"--model-server-port={engine_port}"]
+    sidecar += [f"--p2p-connector-port={ports.p2p}", "--kv-connector=offloading", "--secure-serving=false"]
+    sidecar += ["--tracing", f"--metrics-port={ports.operators}", "--debug-endpoints"]
     processes = (
         await stack.enter_async_context(_process(engine, {})),
         await stack.enter_async_context(_process(sidecar, {"POD_IP": ip, **_TRACING}, spans)),
     )
-    return Pod(name, ip, port, engine_port, spans), processes
+    return Pod(name, ip, ports.clients, ports.operators, engine_port, spans), processes
 
 
 # Spans are printed by the SDK's own exporter, soon after they end; the demonstration reads them from there.

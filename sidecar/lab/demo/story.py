@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ _SPANS_TIMEOUT_S = 5.0
 def main(argv: Sequence[str]) -> int:
     """Run the demonstration; 0 when everything happened that it is about, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="sidecar lab demo", description=__doc__)
-    parser.parse_args(argv)
+    parser.add_argument("--keep", action="store_true", help="go on running after the story, until Ctrl-C")
+    args = parser.parse_args(argv)
     try:
-        return asyncio.run(_demo())
+        return asyncio.run(_demo(keep=args.keep))
     except StartFailed as failed:
         print(f"sidecar lab demo: {failed}", file=sys.stderr)
         return 1
@@ -50,7 +52,7 @@ class Told:
     handoff: Outcome
 
 
-async def _demo() -> int:
+async def _demo(*, keep: bool) -> int:
     started_s = monotonic()
     print("Starting two pods, each a simulated vLLM engine with a sidecar in front …", flush=True)
     async with httpx.AsyncClient(timeout=30) as client, running_pods(client) as pods:
@@ -61,7 +63,16 @@ async def _demo() -> int:
         for title, pod, outcome in (("pull", b, told.pull), ("prefill/decode", a, told.handoff)):
             print(f"\nThe trace of the {title} ({outcome.trace_id}):")
             print("\n".join("  " + line for line in await _trace(pod, outcome.trace_id)), flush=True)
-    problems = list(_problems(told))
+        problems = list(_problems(told))
+        _sum_up(told, problems)
+        if keep and not problems:
+            await _kept(pods)
+    if not keep:
+        print(f"Everything is stopped again ({monotonic() - started_s:.0f} s). Debug page: make demo KEEP=1")
+    return 1 if problems else 0
+
+
+def _sum_up(told: Told, problems: Sequence[str]) -> None:
     print()
     for problem in problems:
         print(f"FAILED: {problem}")
@@ -69,8 +80,24 @@ async def _demo() -> int:
         faster = told.control.ttft_ms / told.pull.ttft_ms
         mib = told.pull.moved["B"].pulled_bytes / 2**20
         print(f"Blocks moved: {mib:.2f} MiB from A to B; the first token came {faster:.1f} times sooner.")
-    print(f"Everything is stopped again ({monotonic() - started_s:.0f} s).")
-    return 1 if problems else 0
+
+
+async def _kept(pods: tuple[Pod, Pod]) -> None:
+    """Name the debug pages and wait until the user has seen enough."""
+    print("\nThe debug pages, live:")
+    for pod in pods:
+        print(f"  pod {pod.name}  {pod.page}")
+    a, b = pods
+    print("\nSend something, and see it there:")
+    print(f"  curl -i http://{b.netloc}/v1/completions -H '{SOURCE}: {a.netloc}' -H 'x-sidecar-debug: 1' \\")
+    print(
+        """       -H 'content-type: application/json' -d '{"model":"tiny","prompt":"Hello","max_tokens":8}'"""
+    )
+    print("\nCtrl-C ends it.", flush=True)
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    await stopping.wait()
 
 
 async def _tell(client: httpx.AsyncClient, pods: tuple[Pod, Pod]) -> Told:

@@ -1,0 +1,124 @@
+"""Reaches the Kubernetes API with lightkube's credentials and TLS, in a cluster or by kubeconfig.
+
+Rule: acts, and is the only module that knows lightkube and its httpx2; their errors are mapped here, once.
+lightkube's own watch asks for no bookmarks and splits lines where JSON text may have such characters, so only
+its clients are used: they know kubeconfig, exec plugins, client certificates and tokens in files, which they
+read again after a 401.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+import httpx2
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+
+from sidecar.pool.api import ClusterError
+
+# Seconds for a connection, a write, and between two reads of an answer that is not a watch (lightkube's own).
+_TIMEOUT_S = 10.0
+# An object has at most 1.5 MiB (etcd --max-request-bytes); a line is one and a little around it.
+_MAX_LINE_BYTES = 8 * 1024 * 1024
+
+
+def credentials(service_account: str = SERVICE_ACCOUNT) -> SingleConfig:
+    """Where the API is and who we are: by KUBECONFIG, else as a pod, else by ~/.kube/config (as kubectl).
+
+    Raises ValueError that begins with the flag's name.
+    """
+    try:
+        if named := os.environ.get("KUBECONFIG"):
+            config = KubeConfig.from_file(named)
+        else:
+            config = KubeConfig.from_env(service_account=service_account)
+        chosen = config.get()
+    except Exception as error:  # of lightkube, PyYAML and msgspec: whatever a file can have wrong
+        raise ValueError(f"--inference-pool: no access to Kubernetes: {error}") from error
+    if chosen is None or chosen.user is None:
+        raise ValueError("--inference-pool: no access to Kubernetes: its configuration names no user")
+    return chosen
+
+
+# What a client and its credentials fail with: the last three are of exec plugins and what they print.
+_UNREACHED = (httpx2.HTTPError, httpx2.InvalidURL, ConfigError, OSError, ValueError, KeyError)
+
+
+class Cluster:
+    """A ClusterApi of one event loop. service_account: the directory of a pod's token and CA."""
+
+    def __init__(self, service_account: str = SERVICE_ACCOUNT) -> None:
+        self._service_account = service_account
+        self._client: httpx2.AsyncClient | None = None
+
+    async def get(self, path: str, query: Mapping[str, str]) -> bytes:
+        """See ClusterApi."""
+        try:
+            response = await (await self._ready()).get(path, params=dict(query))
+        except _UNREACHED as error:
+            raise _unreached(error) from error
+        if response.status_code != httpx2.codes.OK:
+            raise _refused(response.status_code, response.content)
+        return response.content
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
+        """See ClusterApi. No limit between two reads: the caller bounds the whole."""
+        timeout = httpx2.Timeout(_TIMEOUT_S, read=None)
+        try:
+            client = await self._ready()
+            async with client.stream("GET", path, params=dict(query), timeout=timeout) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise _refused(response.status_code, await response.aread())
+                async with aclosing(_lines(response)) as lines:
+                    async for line in lines:
+                        yield line
+        except _UNREACHED as error:
+            raise _unreached(error) from error
+
+    async def renew(self) -> None:
+        """See ClusterApi: tokens, client certificates and the CA may all have been rotated."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def aclose(self) -> None:
+        """See ClusterApi."""
+        await self.renew()
+
+    async def _ready(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            self._client = await asyncio.to_thread(self._made)
+        return self._client
+
+    def _made(self) -> httpx2.AsyncClient:
+        """Read the files and make a client, which blocks for milliseconds."""
+        config = credentials(self._service_account)
+        return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
+
+
+async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
+    """The lines of a watch, split at line feeds alone. Raises ClusterError for one without end."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > _MAX_LINE_BYTES:
+            raise ClusterError(0, f"a line of the watch is over {_MAX_LINE_BYTES} bytes")
+    if rest.strip():
+        raise ClusterError(None, "the watch ended within a line")
+
+
+def _refused(status: int, content: bytes) -> ClusterError:
+    # The beginning says what is missing ("... is forbidden: User ... cannot watch resource ...").
+    said = content[:500].decode("utf-8", "replace")
+    return ClusterError(status, f"the Kubernetes API answered {status}: {said}")
+
+
+def _unreached(error: Exception) -> ClusterError:
+    return ClusterError(None, f"{type(error).__name__}: {error}")
