@@ -305,7 +305,7 @@ def test_ssrf_protection_names_the_pool_and_may_read_it_and_its_pods() -> None:
     assert pod.spec["automountServiceAccountToken"] is True
     rights = {(rule["apiGroups"][0], rule["resources"][0]): set(rule["verbs"]) for rule in role["rules"]}
     assert rights == {
-        ("inference.networking.k8s.io", "inferencepools"): {"get", "list", "watch"},
+        ("inference.networking.k8s.io", "inferencepools"): {"list", "watch"},
         ("", "pods"): {"list", "watch"},
     }
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod.spec["serviceAccountName"]}]
