@@ -41,12 +41,13 @@ def manifests() -> Iterator[str]:
 def artefacts(made: Path) -> Iterator[str]:
     """Name what is missing or wrong in wheel, sdist and SBOM."""
     wheel = made / f"sidecar-{__version__}-py3-none-any.whl"
-    names = zipfile.ZipFile(wheel).namelist()
+    with zipfile.ZipFile(wheel) as opened_wheel:
+        names = opened_wheel.namelist()
     yield from (f"{wheel.name}: no {name}" for name in IN_WHEEL if name not in names)
     yield from (f"{wheel.name}: {name}" for name in names if not name.startswith(("sidecar/", "sidecar-")))
     sdist = made / f"sidecar-{__version__}.tar.gz"
-    with tarfile.open(sdist) as archive:
-        within = archive.getnames()
+    with tarfile.open(sdist) as opened:
+        within = opened.getnames()
     yield from (
         f"{sdist.name}: no {name}" for name in IN_SDIST if f"sidecar-{__version__}/{name}" not in within
     )

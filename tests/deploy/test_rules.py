@@ -283,6 +283,18 @@ def test_the_endpoint_picker_names_sources_and_only_plugins_that_it_has(overlay:
     assert source.get("prefillProfileName") == ("prefill" if prefills else None)
 
 
+@each_overlay
+def test_the_endpoint_picker_s_tokens_come_from_engines_behind_a_service(overlay: str) -> None:
+    [service] = [made for made in of_kind(overlay, "Service") if made["metadata"]["name"] == "vllm-render"]
+    [port] = service["spec"]["ports"]
+    plugins = {plugin["type"]: plugin.get("parameters", {}) for plugin in picker(overlay)["plugins"]}
+    assert plugins["token-producer"]["vllm"]["url"] == f"http://vllm-render:{port['port']}"
+    for pod in pods(overlay):
+        assert service["spec"]["selector"].items() <= pod.labels.items()
+        ports = {one["name"]: one["containerPort"] for one in pod.engine["ports"]}
+        assert ports[port["targetPort"]] == int(flag(pod.engine_words, "--port"))
+
+
 def test_ssrf_protection_names_the_pool_and_may_read_it_and_its_pods() -> None:
     [pod] = pods("ssrf")
     [role], [binding] = of_kind("ssrf", "Role"), of_kind("ssrf", "RoleBinding")
@@ -293,7 +305,7 @@ def test_ssrf_protection_names_the_pool_and_may_read_it_and_its_pods() -> None:
     assert pod.spec["automountServiceAccountToken"] is True
     rights = {(rule["apiGroups"][0], rule["resources"][0]): set(rule["verbs"]) for rule in role["rules"]}
     assert rights == {
-        ("inference.networking.k8s.io", "inferencepools"): {"get", "list", "watch"},
+        ("inference.networking.k8s.io", "inferencepools"): {"list", "watch"},
         ("", "pods"): {"list", "watch"},
     }
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod.spec["serviceAccountName"]}]
@@ -321,7 +333,7 @@ def test_metrics_are_scraped_with_alerts_and_a_dashboard() -> None:
 
 def test_spans_go_to_the_collector_s_service() -> None:
     [pod] = pods("tracing")
-    [service] = of_kind("tracing", "Service")
+    [service] = [made for made in of_kind("tracing", "Service") if made["metadata"]["name"] != "vllm-render"]
     [collector] = [
         made for made in of_kind("tracing", "Deployment") if made["metadata"]["name"] == "otel-collector"
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 
-from tests.deploy.render import NAMES, Object, render, template
+from tests.deploy.render import NAMES, ROOT, Object, render, template
 from tests.deploy.schemas import SCHEMAS
 
 _VERSION = "1.37"
@@ -33,6 +34,10 @@ def test_every_object_is_valid(overlay: str) -> None:
 def test_no_object_is_there_twice(overlay: str) -> None:
     names = [(made["kind"], made["metadata"]["name"]) for made in render(overlay)]
     assert len(names) == len(set(names))
+
+
+def test_the_sample_of_a_pod_is_valid() -> None:
+    _judge(yaml.safe_load((ROOT / "config" / "pod.yaml").read_text()))
 
 
 def test_a_field_that_kubernetes_does_not_know_is_refused() -> None:
