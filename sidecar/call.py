@@ -68,18 +68,18 @@ class Call:
         return names.first(self.headers, names.REQUEST_ID) or self.ids.request.encode()
 
     def prefill(
-        self, prefiller: Peer, params: Mapping[str, Any] | None, source: Peer | None, also: Edits = _NOTHING
+        self, prefiller: Peer, params: Mapping[str, Any], source: Peer | None, also: Edits = _NOTHING
     ) -> Leg:
         """The capped leg that computes the prompt on `prefiller`, pulling from `source` when there is one.
 
-        params: its `kv_transfer_params`; None for none. also: further fields to set or remove.
+        params: its `kv_transfer_params`. also: further fields to set or remove.
         Raises BadRequest when the body holds a field that cannot be capped.
         """
         edits = cleared(self.body)
         pull = Pull(source, self.ids.pull) if source else None
         if pull:
-            params = {**(params or {}), "remote_kv_source": pull.remote_kv_source}
-        edits = self._capped(edits) | {FIELD: None if params is None else dump(params), **also}
+            params = {**params, "remote_kv_source": pull.remote_kv_source}
+        edits = self._capped(edits) | {FIELD: dump(params), **also}
         return self._leg(Role.PREFILL, prefiller.endpoint, self.body.edited(edits).encode(), pull)
 
     def decode_after_prefill(self, decoder: Endpoint, params: bytes | None, also: Edits = _NOTHING) -> Leg:
@@ -91,8 +91,12 @@ class Call:
         return self._leg(Role.DECODE, decoder, self.body.edited(edits).encode())
 
     def uncapped(self, role: Role, target: Endpoint, also: Edits) -> Leg:
-        """A leg with the client's body and these fields, for protocols whose prefill is not capped."""
-        return self._leg(role, target, self.body.edited({**cleared(self.body), **also}).encode())
+        """A leg with the client's body, its own params too, and these fields."""
+        return self._leg(role, target, self.body.edited(also).encode())
+
+    def capped(self, role: Role, target: Endpoint, also: Edits) -> Leg:
+        """The same, capped. Raises BadRequest when the body holds a field that cannot be capped."""
+        return self._leg(role, target, self.body.edited(self._capped({}) | also).encode())
 
     def encode(self, encoder: Endpoint, item: bytes, index: int) -> Leg:
         """The capped leg that encodes one multimodal item, the call's item number `index`.

@@ -116,7 +116,8 @@ class Exchange:
             call = services.turns.looked_up(call, route)
         self._record.route = route
         self._record.request_id = self._record.request_id or call.ids.request
-        call = screened(call, route, services.limits.client_params, allowlist)
+        replaced = services.planner.sets_params(route)
+        call = screened(call, services.limits.client_params, allowlist, replaced=replaced)
         return services.planner.end(call, route) or services.planner.plan(call, route)
 
     async def _refusal(self, source: Peer, route: Route) -> NoPull | None:

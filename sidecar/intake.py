@@ -21,7 +21,6 @@ from sidecar.call import Call, Ids
 from sidecar.errors import BadRequest, RequestTimeout, RequestTooLarge, UnsupportedEncoding
 from sidecar.kvhosts import refuse_others
 from sidecar.kvparams import Policy, cleared, refuse_shared, screen
-from sidecar.routing import Route
 from sidecar.server.client import BodyStalled, BodyTooLarge
 
 
@@ -110,14 +109,14 @@ def _fresh_ids() -> Ids:
     return _ready.pop()
 
 
-def screened(call: Call, route: Route, policy: Policy, allowlist: Allowlist | None = None) -> Call:
+def screened(call: Call, policy: Policy, allowlist: Allowlist | None = None, *, replaced: bool) -> Call:
     """The call with the client's `kv_transfer_params` settled.
 
-    Where the sidecar sets the field itself the client's is dropped when a leg is made; it is screened where
-    it would go on, and refused everywhere when the policy is to refuse. allowlist: of the hosts that it may
-    name, None without SSRF protection. Raises BadRequest, naming the field.
+    replaced: whether the sidecar sets the field itself (`Planner.sets_params`): then the client's is dropped
+    when a leg is made. It is screened where it would go on, and refused everywhere when the policy is to
+    refuse. allowlist: of the hosts that it may name, None without SSRF protection. Raises BadRequest, naming
+    the field.
     """
-    replaced = route.prefiller is not None or route.source is not None
     if replaced and policy is not Policy.REJECT:
         return call
     edits = screen(call.body, policy)

@@ -42,6 +42,10 @@ class Planner:
             route = route.without_source(why)
         return encoders.settled(call, route) if call.api.name == _CHAT else route
 
+    def sets_params(self, route: Route) -> bool:
+        """Whether the legs have `kv_transfer_params` of the sidecar's, in place of the client's."""
+        return route.source is not None or (route.prefiller is not None and self.connector.by_params)
+
     def plan(self, call: Call, route: Route) -> Plan:
         """The plan of one request, for a route that `settled` gave. Raises BadRequest where none may run."""
         if check := _CHECKS.get(call.api.name):

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
 from sidecar.intake import _decoded, _fresh_ids, screened
 from sidecar.kvparams import Policy
-from sidecar.routing import Route
 from tests.connectors.play import PREFILLER, SOURCE, call_of, route_of
 
 BODY = b'{"prompt":"' + b"tok " * 1000 + b'"}'
@@ -109,41 +108,39 @@ def test_every_request_gets_three_fresh_random_ids() -> None:
 
 HOSTILE = b'{"prompt":"hi", "kv_transfer_params":{"remote_kv_source":"abc"}}'
 HARMLESS = b'{"prompt":"hi", "kv_transfer_params":{"remote_decoder":{"kv_request_id":"k"}}}'
-REPLACED = [route_of(), route_of(source=SOURCE), route_of(prefiller=None, source=SOURCE)]
-FORWARDED = route_of(prefiller=None)
+DECODER = route_of().decoder
 
 
 def test_params_that_would_be_forwarded_are_screened() -> None:
     with pytest.raises(BadRequest, match="remote_kv_source"):
-        screened(call_of(HOSTILE), FORWARDED, Policy.VALIDATE)
+        screened(call_of(HOSTILE), Policy.VALIDATE, replaced=False)
     with pytest.raises(BadRequest, match="kv_transfer_params"):
-        screened(call_of(HARMLESS), FORWARDED, Policy.REJECT)
-    assert screened(call_of(HARMLESS), FORWARDED, Policy.VALIDATE).body.encode() == HARMLESS
-    assert screened(call_of(HOSTILE), FORWARDED, Policy.PASS).body.encode() == HOSTILE
-    assert screened(call_of(HOSTILE), FORWARDED, Policy.STRIP).body.encode() == b'{"prompt":"hi"}'
+        screened(call_of(HARMLESS), Policy.REJECT, replaced=False)
+    assert screened(call_of(HARMLESS), Policy.VALIDATE, replaced=False).body.encode() == HARMLESS
+    assert screened(call_of(HOSTILE), Policy.PASS, replaced=False).body.encode() == HOSTILE
+    assert screened(call_of(HOSTILE), Policy.STRIP, replaced=False).body.encode() == b'{"prompt":"hi"}'
 
 
-@pytest.mark.parametrize("route", REPLACED)
 @pytest.mark.parametrize("policy", [Policy.VALIDATE, Policy.STRIP, Policy.PASS])
-def test_params_that_the_sidecar_replaces_are_dropped_and_never_refused(policy: Policy, route: Route) -> None:
-    call = screened(call_of(HOSTILE), route, policy)
-    legs = [call.prefill(PREFILLER, {"p": 1}, SOURCE), call.decode_after_prefill(FORWARDED.decoder, None)]
-    legs.append(call.decode(FORWARDED.decoder, SOURCE))
+def test_params_that_the_sidecar_replaces_are_dropped_and_never_refused(policy: Policy) -> None:
+    call = screened(call_of(HOSTILE), policy, replaced=True)
+    legs = [call.prefill(PREFILLER, {"p": 1}, SOURCE), call.decode_after_prefill(DECODER, None)]
+    legs.append(call.decode(DECODER, SOURCE))
     for leg in legs:
         assert b"abc" not in (leg.content or b"")
 
 
-@pytest.mark.parametrize("route", [*REPLACED, FORWARDED])
-def test_reject_refuses_the_clients_params_on_every_route(route: Route) -> None:
+@pytest.mark.parametrize("replaced", [True, False])
+def test_reject_refuses_the_clients_params_on_every_route(*, replaced: bool) -> None:
     with pytest.raises(BadRequest, match="kv_transfer_params"):
-        screened(call_of(HARMLESS), route, Policy.REJECT)
+        screened(call_of(HARMLESS), Policy.REJECT, replaced=replaced)
 
 
 @pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize("route", [*REPLACED, FORWARDED])
-def test_a_call_without_params_is_the_same_call_under_every_policy(route: Route, policy: Policy) -> None:
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_call_without_params_is_the_same_call_under_every_policy(policy: Policy, *, replaced: bool) -> None:
     call = call_of(b' {"prompt" : "hi"}')
-    assert screened(call, route, policy) is call
+    assert screened(call, policy, replaced=replaced) is call
 
 
 def test_a_fork_does_not_repeat_the_ids_of_its_parent() -> None:

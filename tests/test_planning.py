@@ -229,3 +229,12 @@ def test_an_answer_that_a_plan_composed_stands_as_it_is() -> None:
         return Finish()
 
     assert play(or_decode_alone(composing(), call_of(CLIENT), route_of())).end == Finish()
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_params_are_the_sidecars_where_a_source_or_the_connector_needs_them(connector: str) -> None:
+    told = [
+        planner(connector).sets_params(route)
+        for route in (route_of(prefiller=None), route_of(prefiller=None, source=SOURCE), route_of())
+    ]
+    assert told == [False, True, connector not in {"sglang", "shared-storage"}]

@@ -28,7 +28,8 @@ class Connector:
 
     plan: the prefill/decode plan. pulls: whether its engines have a P2P tier to pull from; None when
     `--enable-p2p-pull` says so. by_params: whether `kv_transfer_params` tell the decoder where its blocks
-    are: vLLM copies those to every prompt of a request (`alone`).
+    are: vLLM copies those to every prompt of a request (`alone`). Where not, the client's own are screened
+    and stay.
     """
 
     plan: Callable[[Call, Route, Options], Plan]

@@ -30,8 +30,8 @@ def plan(call: Call, route: Route, options: Options) -> Plan:
     if not _NEVER_REFUSED.fullmatch(call.body.get(THRESHOLD, b"null")):
         yield Offer(call.uncapped(Role.DECODE, route.decoder, {}), _below_threshold)
     computes = _NO_THRESHOLD if THRESHOLD in call.body else {}
-    yield Ask((call.prefill(route.prefiller, None, None, computes),))
-    return Deliver(call.decode_after_prefill(route.decoder, None, computes))
+    yield Ask((call.capped(Role.PREFILL, route.prefiller.endpoint, computes),))
+    return Deliver(call.uncapped(Role.DECODE, route.decoder, computes))
 
 
 def _below_threshold(answer: Body) -> bool:

@@ -85,7 +85,8 @@ async def _routed(asked: Asking, api: Api, deciding: Deciding, *, prompts: bool)
     state = deciding.source(route.source.p2p) if route.source else None
     if state and (refusal := _refusal(state)):
         route = route.without_source(refusal)
-    story = played(planner.plan(screened(call, route, limits.client_params), route))
+    call = screened(call, limits.client_params, replaced=planner.sets_params(route))
+    story = played(planner.plan(call, route))
     return {
         "answer": "legs",
         "route": _route(route, state),

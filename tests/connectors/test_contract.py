@@ -14,6 +14,8 @@ from sidecar.api import APIS, Api
 from sidecar.body import Body
 from sidecar.call import Call, Ids
 from sidecar.connectors import CONNECTORS, Connector, Options
+from sidecar.intake import screened
+from sidecar.kvparams import Policy
 from sidecar.plan import Leg, Peer, Plan, Role
 from sidecar.planning import Planner
 from sidecar.routing import Route
@@ -114,9 +116,11 @@ def played(
     headers: tuple[tuple[bytes, bytes], ...] = HEADERS,
     ids: Ids | None = None,
 ) -> Played:
-    """The whole plan of a request through a prefiller."""
+    """The whole plan of a request through a prefiller, the client's params stripped where they stay."""
     call = call_of(body_of(way) if raw is None else raw, api, headers, ids)
-    return play(plan_of(CONNECTORS[way.connector], call, route_of(source=source), way.options), *way.replies)
+    planner, route = Planner(CONNECTORS[way.connector], way.options), route_of(source=source)
+    call = screened(call, Policy.STRIP, replaced=CONNECTORS[way.connector].by_params)
+    return play(planner.plan(call, route), *way.replies)
 
 
 def legs_to_engines(made: Played) -> list[Leg]:
@@ -186,6 +190,18 @@ def test_nothing_of_the_clients_params_leaves_from_any_place(way: Facts, api: Ap
     legs += play(plan_of(CONNECTORS[way.connector], call_of(body_of(way), api), alone)).legs
     for leg in legs:
         assert b"SENTINEL" not in (leg.content or b"")
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS.values() if not CONNECTORS[way.connector].by_params], ids=repr
+)
+def test_where_no_params_are_ours_the_clients_stay_on_every_leg(way: Facts) -> None:
+    params = b'{"client" :"SENTINEL"}'
+    raw = body_of(way, b'{"prompt":"hi","kv_transfer_params":' + params + b" }")
+    planner, route = Planner(CONNECTORS[way.connector], way.options), route_of()
+    call = screened(call_of(raw), Policy.VALIDATE, replaced=planner.sets_params(route))
+    legs = play(planner.plan(call, route), *way.replies).legs
+    assert [fields_of(leg)["kv_transfer_params"] for leg in legs] == [params] * len(way.roles)
 
 
 @every

@@ -114,12 +114,6 @@ def test_a_threshold_that_refuses_nothing_is_none(threshold: bytes) -> None:
     assert played.deliver.leg.content == b'{"cache_hit_threshold":0}'
 
 
-def test_the_clients_params_leave_with_no_attempt() -> None:
-    raw = THRESHOLD[:-1] + b',"kv_transfer_params":{"evil":1}}'
-    played = play(shared_storage.plan(call_of(raw), route_of(), OPTIONS), REFUSAL, ANSWER)
-    assert [b"kv_transfer_params" in (leg.content or b"") for leg in played.legs] == [False] * 3
-
-
 def test_a_failed_attempt_or_prefill_ends_the_plan() -> None:
     plan = shared_storage.plan(call_of(THRESHOLD), route_of(), OPTIONS)
     [offered] = legs_of(next(plan))
