@@ -213,6 +213,11 @@ def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
 
 
 @each_overlay
+def test_everything_is_in_one_namespace(overlay: str) -> None:
+    assert {made["metadata"].get("namespace") for made in render(overlay)} == {"models"}
+
+
+@each_overlay
 def test_names_that_objects_refer_to_are_there(overlay: str) -> None:
     there = {(made["kind"], made["metadata"]["name"]) for made in render(overlay)}
     for workload in (*of_kind(overlay, "Deployment"), *of_kind(overlay, "LeaderWorkerSet")):
@@ -286,7 +291,9 @@ def test_ssrf_protection_names_the_pool_and_may_read_it_and_its_pods() -> None:
         ("inference.networking.k8s.io", "inferencepools"): {"list", "watch"},
         ("", "pods"): {"list", "watch"},
     }
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod.spec["serviceAccountName"]}]
+    # The API server wants the account's namespace, and kustomize puts it there.
+    account = {"kind": "ServiceAccount", "name": pod.spec["serviceAccountName"]}
+    assert binding["subjects"] == [{**account, "namespace": binding["metadata"]["namespace"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
