@@ -253,6 +253,19 @@ async def test_an_answer_of_which_nothing_has_left_can_be_taken_back_and_another
     assert answer.headers == [(b"x-second", b"2"), (b"content-length", b"2")]
 
 
+async def test_a_head_that_has_left_by_itself_is_not_taken_back() -> None:
+    async def application(client: Client) -> None:
+        client.start(200, [], body_length=None)
+        await asyncio.sleep(0.01)
+        assert not client.retract()
+        client.drop()
+
+    async with serving(direct(application)) as stage, stage.caller() as caller:
+        await caller.send(get())
+        assert (await caller.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert await caller.closed()
+
+
 async def test_a_head_without_a_body_yet_is_not_sent_when_the_answer_is_dropped() -> None:
     async def application(client: Client) -> None:
         client.start(200, [], body_length=0)
