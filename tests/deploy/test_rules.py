@@ -109,6 +109,11 @@ def test_peers_can_find_this_pod_s_blocks(pod: Pod) -> None:
 
 
 @each_pod
+def test_services_set_no_variables_in_pods(pod: Pod) -> None:
+    assert pod.spec["enableServiceLinks"] is False
+
+
+@each_pod
 def test_the_index_gets_events_under_the_port_that_is_routed_to(pod: Pod) -> None:
     words = pod.engine_words
     events = json.loads(flag(words, "--kv-events-config"))
