@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 OVERLAYS = ROOT / "deploy" / "overlays"
 NAMES = tuple(sorted(path.parent.name for path in OVERLAYS.glob("*/kustomization.yaml")))
 POD_IP = "127.0.0.1"
+NAMESPACE = "ns"
 
 Object = dict[str, Any]
 
@@ -90,7 +91,7 @@ class Pod:
         return dict(self._variables(container))
 
     def _variables(self, container: Object) -> Iterator[tuple[str, str]]:
-        fields = {"status.podIP": POD_IP, "metadata.namespace": "models"}
+        fields = {"status.podIP": POD_IP, "metadata.namespace": NAMESPACE}
         for variable in container.get("env", []):
             if "value" in variable:
                 yield variable["name"], variable["value"]

@@ -100,7 +100,7 @@ _RULES = _object(
 
 
 def _resource(spec: Schema) -> Schema:
-    metadata = _object("name", name=_TEXT, labels=_TEXTS, annotations=_TEXTS)
+    metadata = _object("name", name=_TEXT, namespace=_TEXT, labels=_TEXTS, annotations=_TEXTS)
     return _object(
         "apiVersion kind metadata spec", apiVersion=_TEXT, kind=_TEXT, metadata=metadata, spec=spec
     )

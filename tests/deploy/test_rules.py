@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sidecar.settings import Settings, SettingsError, load
+from sidecar.settings import Settings, load
 from sidecar.settings.model import BY_NAME, SETTINGS
 from tests.deploy.render import (
     NAMES,
+    NAMESPACE,
     Object,
     Pod,
     flag,
@@ -38,13 +39,9 @@ GIB = 2**30
 
 
 def settings(pod: Pod) -> Settings:
-    """What a sidecar is set to; certificates are not at hand, and one flag may be to come."""
-    args = [
-        arg
-        for arg in pod.sidecar_args
-        if arg.partition("=")[0] not in ("--cert-path", "--enable-ssrf-protection")
-    ]
+    """What a sidecar is set to; the certificate is not at hand."""
     assert pod.sidecar
+    args = [arg for arg in pod.sidecar_args if not arg.startswith("--cert-path")]
     return load(args, pod.environ(pod.sidecar))
 
 
@@ -53,25 +50,6 @@ def test_every_flag_exists_and_none_is_given_twice(pod: Pod) -> None:
     names = [arg.partition("=")[0] for arg in pod.sidecar_args]
     assert [name for name in names if name.removeprefix("--") not in BY_NAME and name not in BY_NAME] == []
     assert len(names) == len(set(names))
-
-
-@each_fronted
-def test_the_arguments_are_accepted(pod: Pod) -> None:
-    assert pod.sidecar
-    args = [arg for arg in pod.sidecar_args if not arg.startswith("--cert-path")]
-    # The one flag that a release may not serve yet: it then says so, and nothing else.
-    to_come = [] if BY_NAME["enable-ssrf-protection"].works(True) else ["--enable-ssrf-protection"]
-    assert refused(args, pod) == [flag for flag in to_come if flag in args]
-
-
-def refused(args: list[str], pod: Pod) -> list[str]:
-    """The flags that the settings refuse."""
-    assert pod.sidecar
-    try:
-        load(args, pod.environ(pod.sidecar))
-    except SettingsError as problems:
-        return [problem.partition(":")[0] for problem in problems.problems]
-    return []
 
 
 @each_fronted
@@ -128,6 +106,11 @@ def test_peers_can_find_this_pod_s_blocks(pod: Pod) -> None:
     assert extra["offload_prompt_only"] is False
     assert extra["secondary_tiers"][0]["host"] == pod.environ(pod.engine)["POD_IP"]
     assert pod.environ(pod.engine)["PYTHONHASHSEED"] == "0"
+
+
+@each_pod
+def test_services_set_no_variables_in_pods(pod: Pod) -> None:
+    assert pod.spec["enableServiceLinks"] is False
 
 
 @each_pod
@@ -235,6 +218,11 @@ def test_pods_keep_to_the_restricted_standard(overlay: str) -> None:
 
 
 @each_overlay
+def test_everything_is_in_one_namespace(overlay: str) -> None:
+    assert {made["metadata"].get("namespace") for made in render(overlay)} == {"models"}
+
+
+@each_overlay
 def test_names_that_objects_refer_to_are_there(overlay: str) -> None:
     there = {(made["kind"], made["metadata"]["name"]) for made in render(overlay)}
     for workload in (*of_kind(overlay, "Deployment"), *of_kind(overlay, "LeaderWorkerSet")):
@@ -301,14 +289,16 @@ def test_ssrf_protection_names_the_pool_and_may_read_it_and_its_pods() -> None:
     [pool] = of_kind("ssrf", "InferencePool")
 
     assert "--enable-ssrf-protection" in pod.sidecar_args
-    assert flag(pod.sidecar_args, "--inference-pool") == f"models/{pool['metadata']['name']}"
+    assert flag(pod.sidecar_args, "--inference-pool") == f"{NAMESPACE}/{pool['metadata']['name']}"
     assert pod.spec["automountServiceAccountToken"] is True
     rights = {(rule["apiGroups"][0], rule["resources"][0]): set(rule["verbs"]) for rule in role["rules"]}
     assert rights == {
         ("inference.networking.k8s.io", "inferencepools"): {"list", "watch"},
         ("", "pods"): {"list", "watch"},
     }
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod.spec["serviceAccountName"]}]
+    # The API server wants the account's namespace, and kustomize puts it there.
+    account = {"kind": "ServiceAccount", "name": pod.spec["serviceAccountName"]}
+    assert binding["subjects"] == [{**account, "namespace": binding["metadata"]["namespace"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 

@@ -18,6 +18,7 @@ set -- vllm serve deepseek-ai/DeepSeek-V3.1 \
     --data-parallel-address="${LWS_LEADER_ADDRESS:?}" \
     --data-parallel-rpc-port=5555 \
     --data-parallel-multi-port-external-lb \
+    --data-parallel-supervisor-port=$(( ENGINE_PORT + RANKS_PER_POD )) \
     --kv-transfer-config="{\"kv_connector\":\"OffloadingConnector\",\"kv_role\":\"kv_both\",\"kv_connector_extra_config\":{\"spec_name\":\"TieringOffloadingSpec\",\"cpu_bytes_to_use\":$KV_TIER_BYTES,\"offload_prompt_only\":false,\"secondary_tiers\":[{\"type\":\"p2p\",\"host\":\"$POD_IP\",\"port\":$p2p}]}}" \
     --kv-events-config="{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:$events\",\"topic\":\"kv@$POD_IP:8000@deepseek-ai/DeepSeek-V3.1\"}"
 if [ -n "${TRACES_ENDPOINT:-}" ]; then set -- "$@" --otlp-traces-endpoint="$TRACES_ENDPOINT"; fi
