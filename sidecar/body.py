@@ -172,8 +172,11 @@ def elements(raw: bytes) -> list[bytes]:
 
 
 def dump(value: Any) -> bytes:
-    """The JSON text of a small value that the sidecar itself makes."""
-    return _ENCODER.encode(value)
+    """The JSON text of a small value that the sidecar itself makes, of an engine's texts perhaps."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:  # a lone surrogate: goes on as the escape that it came as
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _number(text: str) -> int | float:

@@ -173,6 +173,13 @@ class EngineConnectTimeout(EngineUnreachable):
     status = 504
 
 
+class EngineUntrusted(EngineUnreachable):
+    """It accepts connections, but no TLS session comes about: its certificate, or it speaks no TLS."""
+
+    sentence = "no TLS session with the {leg.role} engine at {leg.target.netloc}"
+    label = "tls"
+
+
 class NoResources(EngineUnreachable):
     """Not the engine's fault: no descriptor or memory is left here to open a connection with (503)."""
 

@@ -1,7 +1,7 @@
 """Sends legs and turns whatever goes wrong into the error tree; the only place that talks to engines.
 
-Rule: acts. Third-party exceptions are mapped here, once. A `Sending` is entered around a leg's request and
-left when its answer has been read; leaving early closes the engine's connection.
+Rule: acts. Third-party exceptions are mapped here, once (`naming`). A `Sending` is entered around a leg's
+request and left when its answer has been read; leaving early closes the engine's connection.
 """
 
 from __future__ import annotations
@@ -17,19 +17,12 @@ import httpx
 
 from sidecar import headers as names
 from sidecar.endpoint import Endpoint
-from sidecar.errors import (
-    EngineConnectTimeout,
-    EngineDied,
-    EngineNotReady,
-    EngineSilent,
-    EngineUnreachable,
-    LegFailed,
-    NoResources,
-)
+from sidecar.errors import EngineUnreachable, LegFailed
+from sidecar.naming import mapped, silent
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg, Reply, Role
 from sidecar.replying import Reading, parsed, unread
-from sidecar.transport import OWN_FAULTS, BodyStream, Place, RawRequest, Transport
+from sidecar.transport import BodyStream, Place, RawRequest, Transport
 
 # Engines are few and the routed paths are a handful; passed-through paths with their queries take the rest.
 _URL_CACHE_ENTRIES = 1024
@@ -112,7 +105,7 @@ class Upstream:
             async with asyncio.timeout(record.leg.timeout_s):
                 return await self._attempts(record, read)
         except TimeoutError:
-            failed = _silent(record.leg)
+            failed = silent(record.leg)
             record.error = failed.label
             raise failed from None
 
@@ -178,12 +171,12 @@ class Sending:
     def _leave(self, error: BaseException) -> None:
         """Leave the watchers with the error as the tree names it, and raise it so."""
         leg = self._attempt.leg
-        mapped = _mapped(error, leg.leg)
-        label = mapped.label if isinstance(mapped, LegFailed) else type(mapped).__name__
+        failed = mapped(error, leg.leg)
+        label = failed.label if isinstance(failed, LegFailed) else type(failed).__name__
         self._attempt.error = leg.error = "cancelled" if isinstance(error, asyncio.CancelledError) else label
-        self._watch.__exit__(type(mapped), mapped, mapped.__traceback__)
-        if mapped is not error:
-            raise mapped from error
+        self._watch.__exit__(type(failed), failed, failed.__traceback__)
+        if failed is not error:
+            raise failed from error
 
     def _headers(self, leg: Leg) -> list[tuple[bytes, bytes]]:
         headers = [_host(leg.target.host, leg.target.port)]
@@ -216,32 +209,3 @@ def _place(scheme: str, host: str, port: int, path: bytes) -> Place:
 @functools.lru_cache(_URL_CACHE_ENTRIES)
 def _host(host: str, port: int) -> tuple[bytes, bytes]:
     return b"Host", Endpoint(host, port).netloc.encode()
-
-
-def _silent(leg: Leg) -> LegFailed:
-    """A question to a bootstrap server that gets no answer is one that could not be asked (502)."""
-    silent = EngineSilent(leg)
-    return EngineUnreachable(leg, silent.message) if leg.role is Role.LOOKUP else silent
-
-
-def _mapped(error: BaseException, leg: Leg) -> BaseException:
-    """An httpx exception as the tree names it; everything else as it is."""
-    match error:
-        case httpx.ConnectError() if getattr(error.__cause__, "errno", None) in OWN_FAULTS:
-            return NoResources(leg)
-        case httpx.ConnectTimeout() if leg.role is Role.DECODE:
-            return EngineConnectTimeout(leg)
-        case httpx.ConnectError() if leg.role is Role.DECODE:
-            return EngineNotReady(leg)
-        case httpx.ConnectTimeout() | httpx.ConnectError():
-            return EngineUnreachable(leg)
-        case httpx.RemoteProtocolError() if str(error).startswith("response head over"):
-            return EngineDied(leg, f"the {leg.role} engine's {error} (--max-response-header-bytes)")
-        case httpx.RemoteProtocolError() if "closed the connection" not in str(error):
-            return EngineDied(
-                leg, f"the {leg.role} engine answered what is not HTTP/1.1, or is not safe to read"
-            )
-        case httpx.HTTPError() | httpx.StreamError():
-            return EngineDied(leg)
-        case _:
-            return error

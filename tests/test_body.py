@@ -301,3 +301,8 @@ def test_an_array_is_split_into_the_clients_own_bytes(parts: list[tuple[str, str
 def test_what_is_no_array_is_refused(raw: bytes) -> None:
     with pytest.raises(BadBody):
         elements(raw)
+
+
+def test_a_lone_surrogate_of_an_engines_goes_on_as_it_came() -> None:
+    text = b'{"remote_engine_id":"e\\ud83d","n":1}'
+    assert dump(Body.parse(b'{"x":%b}' % text).value("x")) == text

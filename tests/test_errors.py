@@ -35,6 +35,7 @@ ANSWERS: dict[str, tuple[errors.SidecarError, int, str]] = {
     "unusable": (errors.UnusableAnswer(LEG, "m"), 502, "BadGateway"),
     "not ready": (errors.EngineNotReady(LEG, "m"), 503, "ServiceUnavailable"),
     "connect timeout": (errors.EngineConnectTimeout(LEG, "m"), 504, "GatewayTimeout"),
+    "no TLS": (errors.EngineUntrusted(LEG, "m"), 502, "BadGateway"),
     "no resources": (errors.NoResources(LEG, "m"), 503, "ServiceUnavailable"),
     "no memory": (errors.OutOfMemory("m"), 503, "ServiceUnavailable"),
     "fault of ours": (errors.SidecarError("m"), 500, "InternalServerError"),

@@ -52,24 +52,49 @@ async def settled(holds: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "expired", "signed", "status"),
+    ("names", "expired", "signed", "wrong"),
     [
-        (("localhost",), False, True, 200),
-        (("elsewhere.test",), False, True, 503),
-        (("localhost",), True, True, 503),
-        (("localhost",), False, False, 503),
+        (("localhost",), False, True, None),
+        (("elsewhere.test",), False, True, "Hostname mismatch"),
+        (("localhost",), True, True, "certificate has expired"),
+        (("localhost",), False, False, "its certificate is not accepted"),
     ],
     ids=["good", "of another host", "expired", "of an authority that is not in the file"],
 )
 async def test_the_decoder_is_verified_by_the_authorities_in_the_file(
-    names: tuple[str, ...], expired: bool, signed: bool, status: int, authority: Authority, tmp_path: Path
+    names: tuple[str, ...],
+    expired: bool,
+    signed: bool,
+    wrong: str | None,
+    authority: Authority,
+    tmp_path: Path,
 ) -> None:
     signer = authority if signed else Authority()
     pair = signer.write(tmp_path / "pair", *names, expired=expired)
     flags = ("--enable-tls=decoder", f"--upstream-ca-file={tmp_path / 'ca.pem'}")
     async with secure_engine(pair) as engine, serving(engine.port, *flags) as sidecar:
-        assert (await sidecar.post()).status == status
-        assert len(engine.requests) == (status == 200)
+        answer = await sidecar.post()
+        assert len(engine.requests) == (wrong is None)
+        if wrong is None:
+            assert answer.status == 200
+            return
+        assert answer.status == 502
+        message = answer.json["message"]
+        assert message.startswith(f"no TLS session with the decode engine at localhost:{engine.port}: ")
+        assert wrong in message
+
+
+async def test_a_decoder_without_tls_is_said_to_be_that() -> None:
+    def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as engine:
+        port = engine.sockets[0].getsockname()[1]
+        async with serving(port, "--enable-tls=decoder") as sidecar:
+            answer = await sidecar.post()
+    where = f"no TLS session with the decode engine at localhost:{port}"
+    assert (answer.status, answer.json["message"]) == (502, f"{where}: wrong version number")
 
 
 async def test_the_file_replaces_the_systems_authorities_and_skipping_verification_still_skips(
@@ -140,8 +165,8 @@ async def test_what_is_used_towards_engines_is_read_again_and_an_old_authority_i
         serving(new_engine.port, *flags) as sidecar,
     ):
         of_old = [(PREFILLER, f"localhost:{old_engine.port}")]
-        assert (await sidecar.post()).status == 503
-        assert (await sidecar.post(headers=of_old)).status == 503  # asked, and then the decoder
+        assert (await sidecar.post()).status == 502
+        assert (await sidecar.post(headers=of_old)).status == 502  # asked, and then the decoder
         assert len(old_engine.requests) == 1
 
         new.write(ours, "sidecar")
@@ -174,6 +199,7 @@ async def test_a_websocket_and_a_look_at_counters_use_the_same_certificates(
         f"--upstream-ca-file={tmp_path / 'ca.pem'}",
         f"--upstream-client-cert-dir={ours}",
         "--upstream-server-name=decoder=vllm.test",
+        "--kv-connector=offloading",
         "--pull-verification=on",
     )
     async with secure_engine(pair, tmp_path / "ca.pem") as engine, serving(engine.port, *flags) as sidecar:
