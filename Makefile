@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 FUZZ ?= 10m
 SOAK ?= 10m
 
-.PHONY: help demo test test-vllm test-extremes fuzz soak check format bench bench-table lock clean
+.PHONY: help demo test test-vllm test-extremes fuzz soak check format bench bench-table dist release lock clean
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
@@ -44,17 +44,29 @@ check: $(STAMP) ## Format, lint, types, import rules, README's generated parts
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python -m tests.readme --check
+	$(BIN)/python -m tests.deploy.rules --check
 
 format: $(STAMP) ## Reformat, fix what can be fixed, regenerate README's generated parts
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.deploy.rules
 
 bench: $(STAMP) ## CPU, latency and memory beside a bare relay and a naive proxy (BENCH='--quick' and others)
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-table: $(STAMP) ## The same with vllm-router and 100,000 requests, kept as README's table (10 minutes)
 	$(BIN)/python -m tests.bench --readme --long --vllm-router $(BENCH)
+
+dist: $(STAMP) ## Wheel, sdist and SBOM (CycloneDX, from the lock file) of the version in sidecar/__init__.py
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/cyclonedx-py requirements requirements.txt --pyproject pyproject.toml --mc-type application \
+	    --output-reproducible --of JSON -o dist/sidecar-$$($(BIN)/python -c 'import sidecar; print(sidecar.__version__)').cdx.json
+	$(BIN)/python -m tests.release dist
+
+release: dist ## The same, refused unless the changelog has the version
+	$(BIN)/python -m tests.release dist --final
 
 lock: $(STAMP) ## Pin the dependencies again, with hashes
 	$(BIN)/pip-compile $(LOCK) --extra otlp --extra kubernetes --output-file requirements.txt pyproject.toml

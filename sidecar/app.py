@@ -26,6 +26,7 @@ from sidecar.observers.ring import Ring
 from sidecar.parts import build
 from sidecar.readiness import Condition, Readiness
 from sidecar.server.client_ca import Demand
+from sidecar.server.limits import ClientLimits
 from sidecar.server.run import Server, server
 from sidecar.server.tls import reload_on_change, serving_context
 from sidecar.services import Services
@@ -93,7 +94,8 @@ def server_of(
     conditions: list[Condition] = []
     ready = Readiness([services.rules.decoder], services.engine_tls, conditions)
     own = Own(settings, shared, row, ready, _debug(settings, services, ring, rank) if ring else None)
-    serving = server(Front(services, own_endpoints(services, own)), shared.tls, settings.shutdown_grace_s)
+    front = Front(services, own_endpoints(services, own))
+    serving = server(front, shared.tls, settings.shutdown_grace_s, _limits(settings))
     conditions.append(lambda: "the sidecar is shutting down" if serving.should_exit else None)
     known = services.protection
     conditions.append(lambda: None if known.known else "the InferencePool is not known yet")
@@ -181,6 +183,15 @@ def _debug(settings: Settings, services: Services, ring: Ring, rank: int) -> Deb
     processes = settings.workers * settings.data_parallel_size
     facts = Facts(settings.kv_connector, schemes_of(settings), config_of(settings), rank, processes)
     return Debug(services, ring, facts)
+
+
+def _limits(settings: Settings) -> ClientLimits:
+    return ClientLimits(
+        settings.header_timeout_s,
+        settings.max_header_bytes,
+        settings.client_idle_timeout_s,
+        settings.body_timeout_s,
+    )
 
 
 def _polling(services: Services, settings: Settings, shared: Shared) -> Iterator[Coroutine[Any, Any, None]]:

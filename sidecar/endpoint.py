@@ -42,11 +42,17 @@ class Endpoint(NamedTuple):
     @property
     def netloc(self) -> str:
         """`host:port` as URLs and `Host` spell it: IPv6 in brackets (RFC 3986 section 3.2.2)."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return _netloc(self)
 
     def with_port(self, port: int) -> Endpoint:
         """The same host at another port."""
         return Endpoint(self.host, port)
+
+
+@functools.lru_cache(1024)  # engines are few; a host has at most 253 characters
+def _netloc(endpoint: Endpoint) -> str:
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # Pods are few and named again and again; only well-formed texts, at most 300 characters, are remembered.

@@ -73,6 +73,12 @@ class RequestTooLarge(SidecarError):
     status = 413
 
 
+class RequestTimeout(SidecarError):
+    """The client has been silent for too long in the middle of its body."""
+
+    status = 408
+
+
 class UnsupportedEncoding(SidecarError):
     """A body that must be read has a `Content-Encoding` that the sidecar cannot decode."""
 
@@ -83,6 +89,20 @@ class OutOfMemory(SidecarError):
     """There is no memory for this request; smaller ones may well be served (503)."""
 
     status = 503
+
+
+class AtCapacity(SidecarError):
+    """As many requests run as may at a time; another sidecar, or a moment later, may do."""
+
+    status = 503
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} requests run, and no more may at a time (--max-concurrent-requests)")
+
+    def answer(self, *, anthropic: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """With Retry-After: a second, in which a gateway finds another pod or a short answer ends."""
+        headers, content = super().answer(anthropic=anthropic)
+        return [*headers, (b"retry-after", b"1")], content
 
 
 class ShuttingDown(SidecarError):

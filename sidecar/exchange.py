@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,13 +16,21 @@ from typing import TYPE_CHECKING
 from sidecar import api as apis
 from sidecar import headers as names
 from sidecar import problem, routing
-from sidecar.errors import LegRefused, OutOfMemory, ShuttingDown, SidecarError, TargetDenied
+from sidecar.errors import (
+    LegRefused,
+    OutOfMemory,
+    RequestTimeout,
+    ShuttingDown,
+    SidecarError,
+    TargetDenied,
+)
 from sidecar.intake import read_call, screened
 from sidecar.observers import ExchangeRecord
 from sidecar.observers.debug_headers import debug_headers
 from sidecar.plan import Deliver, Leg, Peer, Plan, Role
 from sidecar.relay import Relay
 from sidecar.routing import NoPull, Route
+from sidecar.server.client import BodyStalled
 from sidecar.services import Services
 from sidecar.steps import Steps
 from sidecar.upstream import Upload
@@ -61,7 +70,8 @@ class Exchange:
         try:
             with self._services.observers.exchange(record):
                 try:
-                    await self._answer()
+                    with self._services.concurrency:
+                        await self._answer()
                 except SidecarError as error:
                     self._fail(error)
                 except asyncio.CancelledError:
@@ -183,4 +193,13 @@ async def _passed_body(client: Client) -> tuple[bytes, Upload | None]:
     if client.received and length is not None and int(length) <= _WHOLE_BODY_BYTES and not waits:
         return bytes(await client.read_body(_WHOLE_BODY_BYTES)), None
     framing = (names.TRANSFER_ENCODING, b"chunked") if length is None else (names.CONTENT_LENGTH, length)
-    return b"", Upload(client.stream_body(), framing)
+    return b"", Upload(_pieces(client), framing)
+
+
+async def _pieces(client: Client) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises RequestTimeout when it stands still."""
+    try:
+        while piece := await client.next_piece():
+            yield piece
+    except BodyStalled as stalled:
+        raise RequestTimeout(str(stalled)) from None

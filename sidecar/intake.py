@@ -18,11 +18,11 @@ from sidecar.alone import has_several_prompts
 from sidecar.api import Api
 from sidecar.body import BadBody, Body
 from sidecar.call import Call, Ids
-from sidecar.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
+from sidecar.errors import BadRequest, RequestTimeout, RequestTooLarge, UnsupportedEncoding
 from sidecar.kvhosts import refuse_others
 from sidecar.kvparams import Policy, cleared, refuse_shared, screen
 from sidecar.routing import Route
-from sidecar.server.client import BodyTooLarge
+from sidecar.server.client import BodyStalled, BodyTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,16 @@ class Asking(Protocol):
 async def read_call(client: Asking, api: Api, limits: Limits) -> Call:
     """Read the request's body and make the call of it.
 
-    Raises RequestTooLarge, UnsupportedEncoding or BadRequest, naming the flag, header or field.
+    Raises RequestTooLarge, RequestTimeout, UnsupportedEncoding or BadRequest, naming the flag, header or
+    field.
     """
     too_large = f"the body is over the limit of {limits.max_request_bytes} bytes (--max-request-bytes)"
     try:
         raw = await client.read_body(limits.max_request_bytes)
     except BodyTooLarge:
         raise RequestTooLarge(too_large) from None
+    except BodyStalled as stalled:
+        raise RequestTimeout(str(stalled)) from None
     headers = names.forwarded(client.headers)
     if names.about_body(headers):
         encoding = b",".join(

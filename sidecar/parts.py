@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from sidecar.concurrency import Concurrency
 from sidecar.connectors import CONNECTORS, Connector, Options
 from sidecar.connectors.options import MoRIIO
 from sidecar.counters import UNCOUNTED, Counters
@@ -93,6 +94,7 @@ def build(
         moriio_hosts=hosts,
         protection=protection_of(settings),
         engine_tls=tls,
+        concurrency=Concurrency(settings.max_concurrent_requests),
         counters=counters,
         turns=remembering(settings),
         debug=settings.debug_endpoints,

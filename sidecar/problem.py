@@ -11,6 +11,7 @@ import json
 _TYPES = {
     400: "BadRequestError",
     403: "Forbidden",
+    408: "RequestTimeout",
     413: "RequestTooLarge",
     415: "UnsupportedMediaType",
     417: "ExpectationFailed",
@@ -24,6 +25,7 @@ _TYPES = {
 # Anthropic's API reference, "Errors"; statuses it does not name are its "api_error".
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
+    408: "timeout_error",
     413: "request_too_large",
     415: "invalid_request_error",
     503: "overloaded_error",

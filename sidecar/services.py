@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sidecar import routing
+from sidecar.concurrency import Concurrency
 from sidecar.counters import UNCOUNTED, Counters
 from sidecar.engine_tls import EngineTLS
 from sidecar.guard import SourceGuard
@@ -54,6 +55,7 @@ class Services:
     scraper: Scraper
     protection: Protection
     engine_tls: EngineTLS
+    concurrency: Concurrency
     counters: Counters = UNCOUNTED
     debug: bool = False
     replies: Replies = field(default_factory=Replies)

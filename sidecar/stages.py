@@ -57,4 +57,5 @@ def _stage(settings: Settings, name: str, resolver: Resolver, tls: EngineTLS) ->
         max_idle_per_host=settings.max_idle_conns_per_host,
         resolver=resolver,
     )
+    transport.max_head_bytes = settings.max_response_header_bytes
     return Stage("https" if secure else "http", transport)

@@ -235,6 +235,8 @@ def _mapped(error: BaseException, leg: Leg) -> BaseException:
             return EngineNotReady(leg)
         case httpx.ConnectTimeout() | httpx.ConnectError():
             return EngineUnreachable(leg)
+        case httpx.RemoteProtocolError() if str(error).startswith("response head over"):
+            return EngineDied(leg, f"the {leg.role} engine's {error} (--max-response-header-bytes)")
         case httpx.RemoteProtocolError() if "closed the connection" not in str(error):
             return EngineDied(
                 leg, f"the {leg.role} engine answered what is not HTTP/1.1, or is not safe to read"

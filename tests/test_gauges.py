@@ -20,7 +20,7 @@ from tests.engines import complete, scripted
 from tests.serving import BODY, SOURCE, Said, Served, post
 from tests.test_answers import closed_port
 from tests.test_metrics_port import PREFIX, ask, get
-from tests.test_processes import MANY, TWO, answers, connected, stream, workers
+from tests.test_processes import MANY, TWO, connected, stream, workers
 
 FLAGS = ("--secure-serving=false", "--kv-connector=offloading")
 
@@ -67,7 +67,8 @@ async def test_what_a_killed_process_had_is_gone_with_it(tmp_path: Path) -> None
             writer.write(post())
         await engine.came(MANY)
         os.kill(pids[0], signal.SIGKILL)
-        await answers(pairs)
+        for _, writer in pairs:
+            writer.transport.abort()
         await workers(sidecar)
         async with asyncio.timeout(10):
             while not set(shows) <= set((await ask(metrics, get("/metrics"))).body.decode().splitlines()):

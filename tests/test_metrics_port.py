@@ -237,9 +237,12 @@ async def test_prometheus_client_is_loaded_only_for_a_metrics_port(
         "import asyncio, sys\n"
         "from sidecar.settings import load\n"
         "from sidecar import start\n"
-        "from sidecar.metrics_port import _endpoints\n"
+        "from sidecar.engine_tls import EngineTLS, Trust\n"
+        "from sidecar.metrics_port import MetricsPort, _endpoints\n"
+        "from sidecar.readiness import Readiness\n"
         "from sidecar.observers.board import Board\n"
-        "if load(sys.argv[1:], {}).metrics_port: _endpoints(Board(1))\n"
+        "ready = Readiness([], EngineTLS(Trust()))\n"
+        "if load(sys.argv[1:], {}).metrics_port: _endpoints(MetricsPort(None, None, Board(1)), ready, None)\n"
         "print('prometheus_client' in sys.modules)\n"
     )
     ran = await asyncio.create_subprocess_exec(

@@ -14,10 +14,12 @@ from sidecar.routing import NoPull, Route
 
 NO_PULL = {
     NoPull.MALFORMED: "its header is not host:port",
+    NoPull.DENIED: "SSRF protection does not allow it (--inference-pool, --allowed-endpoints)",
     NoPull.NO_P2P: "the connector's engines have no P2P tier (with nixlv2: --enable-p2p-pull)",
     NoPull.SELF: "it is the engine that computes the prompt",
     NoPull.UNREACHABLE: "its P2P port accepts no connection (source guard)",
     NoPull.SILENT: "its last pulls moved nothing, so only one in a while is tried (--silent-zero-retry)",
+    NoPull.SUSPENDED: "a pull of the computing engine hung, so only one in a while is tried (pull rescue)",
     NoPull.ENCODERS: "the request goes to encoders, and has no pull beside them",
     NoPull.SEVERAL_PROMPTS: "the request has several prompts, which would share one pull",
     NoPull.BEAM_SEARCH: "beams carry no params, so nothing would move",

@@ -56,8 +56,7 @@ def carry(headers: MutableSequence[tuple[bytes, bytes]], value: bytes, *, traces
     tracestate: whether the client's may go on; it may not when its traceparent did not count.
     """
     dropped = (names.TRACEPARENT,) if tracestate else (names.TRACEPARENT, names.TRACESTATE)
-    if any([len(key) in _LENGTHS for key, _ in headers]):
-        headers[:] = names.without(headers, *dropped)
+    headers[:] = [pair for pair in headers if len(pair[0]) not in _LENGTHS or pair[0].lower() not in dropped]
     headers.append((names.TRACEPARENT, value))
 
 

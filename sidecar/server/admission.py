@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 Headers = list[tuple[bytes, bytes]]
 
-MAX_HEAD_BYTES = 65536
-"""Bytes of request line and header fields together: room for a gateway's tracing fields; over it, 431."""
-
 CHUNKED = -1
 """A `body_length` that is only known at the end: the body is in chunks."""
 

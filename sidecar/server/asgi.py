@@ -4,6 +4,7 @@ Rule: the scope carries the Client in `extensions["sidecar.client"]`; whatever i
 An application that has `direct` is asked first whether it serves the Client as it is.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any
 from urllib.parse import unquote
@@ -43,6 +44,18 @@ async def run(app: Application, client: Client, common: Scope, state: dict[str, 
     """Serve one request by ASGI; `common` and `state` as in `scope_of`."""
     channel = Channel(client)
     await app(scope_of(client, common, state), channel.receive, channel.send)
+
+
+def common_of(transport: asyncio.BaseTransport, peer: tuple[str, int] | None) -> Scope:
+    """What the scopes of all requests of one connection have in common. peer: the client's address."""
+    local = transport.get_extra_info("sockname")
+    return {
+        "type": "http",
+        "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
+        "root_path": "",
+        "client": peer,
+        "server": local[:2] if isinstance(local, tuple) else None,
+    }
 
 
 class LowerCased:

@@ -11,10 +11,10 @@ from typing import Protocol
 from sidecar import problem
 from sidecar.server.admission import Head
 from sidecar.server.framing import BodyEnd, frame, last_chunk, response_head
-from sidecar.server.inbound import BodyTooLarge, ClientGone
+from sidecar.server.inbound import BodyStalled, BodyTooLarge, ClientGone
 from sidecar.server.request import Inlet, Request, Source
 
-__all__ = ["BodyTooLarge", "Client", "ClientGone", "Source"]
+__all__ = ["BodyStalled", "BodyTooLarge", "Client", "ClientGone", "Source"]
 
 
 # Looking a member up in an enumeration costs a tenth of relaying an event (CPython 3.11).

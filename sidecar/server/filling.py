@@ -29,7 +29,7 @@ class Outcome:
 
 
 class Filling(asyncio.BufferedProtocol):
-    """The socket's protocol until the body is `place`, whole, or there is no memory for it."""
+    """The socket's protocol until the body is `place`, whole, or there is no memory. at_bytes: came."""
 
     def __init__(
         self, connection: asyncio.Protocol, held: bytes, length_bytes: int, outcome: Outcome
@@ -38,14 +38,15 @@ class Filling(asyncio.BufferedProtocol):
         self._length_bytes = length_bytes
         self._outcome = outcome
         self._short = False
-        self._at = len(held)
-        self.place = bytearray(self._at + self._room_bytes())  # zeroed once; to extend it copies as well
-        self.place[: self._at] = held
+        self.at_bytes = len(held)
+        self.place = bytearray(self.at_bytes + self._room_bytes())  # zeroed once; to extend it copies as well
+        self.place[: self.at_bytes] = held
         self._view = memoryview(self.place)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        if self._at == len(self.place):  # not in buffer_updated: there the loop still has the last buffer
+        # Not in buffer_updated: there the loop still has the last buffer.
+        if self.at_bytes == len(self.place):
             self._view.release()
             try:
                 self.place.extend(bytes(self._room_bytes()))
@@ -53,20 +54,20 @@ class Filling(asyncio.BufferedProtocol):
                 self._short = True
                 return memoryview(bytearray(SPARE_BYTES))
             self._view = memoryview(self.place)
-        return self._view[self._at :]
+        return self._view[self.at_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
         if self._short:
             self._outcome.short()
             return
-        self._at += nbytes
-        if self._at == self._length_bytes:
+        self.at_bytes += nbytes
+        if self.at_bytes == self._length_bytes:
             self._outcome.filled()
 
     def _room_bytes(self) -> int:
         """For how much more there is to be room."""
-        return min(self._length_bytes - self._at, max(FIRST_BYTES, self._at * GROWTH))
+        return min(self._length_bytes - self.at_bytes, max(FIRST_BYTES, self.at_bytes * GROWTH))
 
     def eof_received(self) -> bool | None:
         """The client has ended its side, in the middle of its body."""

@@ -6,7 +6,7 @@ Rule: a body is joined once, and never more than the reader's limit (or HIGH_WAT
 import asyncio
 from typing import Protocol
 
-from sidecar.server.filling import FIRST_BYTES, Outcome
+from sidecar.server.filling import FIRST_BYTES, Filling, Outcome
 
 HIGH_WATER_BYTES = 262144
 """Bytes of body held for a reader slower than the client before the socket is no longer read: as much as one
@@ -25,14 +25,26 @@ class BodyTooLarge(Exception):
         self.limit_bytes = limit_bytes
 
 
+class BodyStalled(Exception):
+    """Nothing more of a request body has come for too long."""
+
+    def __init__(self, silent_s: float) -> None:
+        super().__init__(f"nothing more of the request body came within {silent_s:g} s")
+        self.silent_s = silent_s
+
+
 class ClientGone(ConnectionError):
     """The client left, or its exchange is over, before what was asked for."""
 
 
 class Valve(Protocol):
-    """What a body needs of its connection: to stop and start reading from the socket (both idempotent)."""
+    """What a body needs of its connection: to stop and start reading from the socket (both idempotent).
+
+    body_timeout_s: how long its client may be silent in the middle of it.
+    """
 
     loop: asyncio.AbstractEventLoop
+    body_timeout_s: float
 
     def pause_reading(self) -> None:
         """Stop reading from the client."""
@@ -40,8 +52,8 @@ class Valve(Protocol):
     def resume_reading(self) -> None:
         """Read from the client again."""
 
-    def fill(self, held: bytes, length_bytes: int, outcome: Outcome) -> bytearray:
-        """Receive what `held` begins into one place, which is given back; then tell the outcome."""
+    def fill(self, held: bytes, length_bytes: int, outcome: Outcome) -> Filling:
+        """Receive what `held` begins into one place; then tell the outcome."""
 
     def stop_filling(self) -> None:
         """Receive into pieces again."""
@@ -62,6 +74,7 @@ class RequestBody:
         "_lost",
         "_pieces",
         "_short",
+        "_timer",
         "_valve",
         "_waiter",
         "complete",
@@ -81,7 +94,8 @@ class RequestBody:
         self._limit_bytes = -1
         self._discarding = False
         self._lost = self._short = False
-        self._filling = False
+        self._filling: Filling | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.filled = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -120,7 +134,10 @@ class RequestBody:
         self._wake()
 
     async def read(self, limit_bytes: int) -> bytes | bytearray:
-        """The whole body, once. Raises BodyTooLarge (as soon as it is known), ClientGone, MemoryError."""
+        """The whole body, once.
+
+        Raises BodyTooLarge (as soon as it is known), BodyStalled, ClientGone, MemoryError.
+        """
         if self.length_bytes > limit_bytes:
             self._discard()
             raise BodyTooLarge(limit_bytes)
@@ -137,7 +154,10 @@ class RequestBody:
         return self._take()
 
     async def next_piece(self) -> bytes:
-        """All that has arrived and was not taken yet, waiting for some; b"" at the end. Raises ClientGone."""
+        """All that has arrived and was not taken yet, waiting for some; b"" at the end.
+
+        Raises BodyStalled, ClientGone.
+        """
         self.streaming = True
         while not self._held_bytes and not self.complete:
             await self._arrival()
@@ -158,11 +178,11 @@ class RequestBody:
 
     async def _read_filled(self) -> bytearray:
         """The whole of a large body of announced length, without pieces."""
-        self._filling = True
-        place = self._valve.fill(self._take(), self.length_bytes, Outcome(self._filled, self._ran_short))
+        outcome = Outcome(self._filled, self._ran_short)
+        filling = self._filling = self._valve.fill(self._take(), self.length_bytes, outcome)
         while not self.complete:
             await self._arrival()
-        return place
+        return filling.place
 
     def _filled(self) -> None:
         self._stop_filling()
@@ -177,7 +197,7 @@ class RequestBody:
 
     def _stop_filling(self) -> None:
         if self._filling:
-            self._filling = False
+            self._filling = None
             self._valve.stop_filling()
 
     async def _arrival(self) -> None:
@@ -186,10 +206,27 @@ class RequestBody:
         if self._short:
             raise MemoryError("no memory for a request's body")
         self._waiter = waiter = self._valve.loop.create_future()
+        self._look_later()
         try:
             await waiter
         finally:
             self._waiter = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _look_later(self) -> None:
+        self._timer = self._valve.loop.call_later(self._valve.body_timeout_s, self._look, self._came_bytes())
+
+    def _look(self, before_bytes: int) -> None:
+        """See whether more has come: a body may take as long as it likes, but not stand still."""
+        if self._came_bytes() != before_bytes:
+            self._look_later()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(BodyStalled(self._valve.body_timeout_s))
+            self._discard()
+
+    def _came_bytes(self) -> int:
+        return self._filling.at_bytes if self._filling else self._held_bytes
 
     def _wake(self) -> None:
         waiter = self._waiter

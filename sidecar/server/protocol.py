@@ -14,16 +14,13 @@ from uvicorn.server import ServerState
 
 from sidecar.endpoint import Endpoint
 from sidecar.server.admission import Head, Refusal
-from sidecar.server.asgi import Application, Scope, direct_of, run
+from sidecar.server.asgi import Application, Scope, common_of, direct_of, run
 from sidecar.server.client import Client
 from sidecar.server.framing import refusal_answer
 from sidecar.server.inbound import RequestBody
+from sidecar.server.limits import DEFAULT_LIMITS, ClientLimits
 from sidecar.server.reader import RequestReader
 from sidecar.server.wire import Wire
-
-HEAD_TIMEOUT_S = 60.0
-"""Seconds for a request's head to become complete once it has begun: nginx's client_header_timeout. Gateways
-send heads in one piece, so only a slow-head attack or a dead peer gets near it."""
 
 SENT_AHEAD_BYTES = 65536
 """Bytes kept of what a client sends while its request is answered; beyond it the socket is not read."""
@@ -40,6 +37,7 @@ class ClientProtocol(Wire):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        limits: ClientLimits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(_loop or asyncio.get_running_loop())
         if not config.loaded:
@@ -52,7 +50,8 @@ class ClientProtocol(Wire):
         self._common: Scope = {}
         # Every request's task starts from here, and not from the task whose answer let it begin.
         self._context = contextvars.copy_context()
-        self._reader = RequestReader(self)
+        self._header_timeout_s, self.body_timeout_s = limits.header_timeout_s, limits.body_timeout_s
+        self._reader = RequestReader(self, limits.header_bytes)
         self._current: Client | None = None
         self._queue = deque[Client]()
         self._refusal: Refusal | None = None
@@ -66,15 +65,8 @@ class ClientProtocol(Wire):
         super().connection_made(transport)
         self._server_state.connections.add(self)  # type: ignore[arg-type] # uvicorn names its own classes only
         peer = transport.get_extra_info("peername")
-        local = transport.get_extra_info("sockname")
         self.peer = peer[:2] if isinstance(peer, tuple) else None
-        self._common = {
-            "type": "http",
-            "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
-            "root_path": "",
-            "client": self.peer,
-            "server": local[:2] if isinstance(local, tuple) else None,
-        }
+        self._common = common_of(transport, self.peer)
         self.set_deadline(self._keep_alive_s)
 
     def data_received(self, data: bytes) -> None:
@@ -126,6 +118,13 @@ class ClientProtocol(Wire):
             self._current.keep_alive = False
         elif not self.deaf:
             self.transport.close()
+
+    def deadline_passed(self) -> None:
+        """Nothing came in time: whoever has begun a request is told so (RFC 9110 15.5.9)."""
+        if self._head_timed and self._current is None and not self.deaf:
+            self._refuse(Refusal(408, f"no whole request head within {self._header_timeout_s:g} s"))
+        else:
+            super().deadline_passed()
 
     # What the reader and the client call.
 
@@ -210,7 +209,7 @@ class ClientProtocol(Wire):
             self._keep(rest)
         if self._reader.in_head and self._current is None and not self._head_timed:
             self._head_timed = True
-            self.set_deadline(HEAD_TIMEOUT_S)
+            self.set_deadline(self._header_timeout_s)
 
     def _keep(self, data: bytes) -> None:
         self._ahead.append(data)

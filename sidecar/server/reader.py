@@ -7,7 +7,7 @@ from typing import Protocol
 
 import httptools
 
-from sidecar.server.admission import CHUNKED, MAX_HEAD_BYTES, Head, Refusal, admit, head_bytes
+from sidecar.server.admission import CHUNKED, Head, Refusal, admit, head_bytes
 from sidecar.server.inbound import RequestBody
 
 
@@ -30,6 +30,7 @@ class RequestReader:
         "_body",
         "_head",
         "_headers",
+        "_most_bytes",
         "_parser",
         "_resuming",
         "_silent_bytes",
@@ -37,7 +38,8 @@ class RequestReader:
         "in_head",
     )
 
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, arrival: Arrival, head_bytes: int) -> None:
+        self._most_bytes = head_bytes
         self._arrival = arrival
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
@@ -64,8 +66,9 @@ class RequestReader:
             if self._head is not None and self._head.wants_tunnel:
                 return bytes(rest)
             self._parse_on()
-        if self._silent_bytes > MAX_HEAD_BYTES:
-            raise Refusal(431, "request head, chunk extension or trailers too large")
+        if self._silent_bytes > self._most_bytes:
+            what = "request head, chunk extension or trailers"
+            raise Refusal(431, f"{what} over {self._most_bytes} bytes (--max-header-bytes)")
         return b""
 
     def close(self) -> None:
@@ -121,8 +124,9 @@ class RequestReader:
         parser, target, headers = self._parser, self._target, self._headers
         self.in_head = False
         # The chunk it ended in may hold more than the head: only then is it counted field by field.
-        if self._silent_bytes > MAX_HEAD_BYTES and head_bytes(target, headers) > MAX_HEAD_BYTES:
-            raise Refusal(431, "request head too large")
+        most_bytes = self._most_bytes
+        if self._silent_bytes > most_bytes and head_bytes(target, headers) > most_bytes:
+            raise Refusal(431, f"request head over {most_bytes} bytes (--max-header-bytes)")
         self._silent_bytes = 0
         self._head = head = admit(
             parser.get_method(), target, parser.get_http_version(), headers, upgrade=parser.should_upgrade()

@@ -79,7 +79,7 @@ class Request:
         return self.body is None or self.body.complete
 
     async def read_body(self, limit_bytes: int) -> bytes | bytearray:
-        """The whole body. Raises BodyTooLarge, after which an answer can still be sent; ClientGone."""
+        """The whole body. Raises ClientGone; BodyTooLarge and BodyStalled, which can still be answered."""
         body = self.body
         if body is None:
             return b""
@@ -90,12 +90,12 @@ class Request:
         return whole
 
     async def stream_body(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they arrive; the client is not read while they wait. Raises ClientGone."""
+        """The body in pieces as they arrive; the client is not read while they wait."""
         while piece := await self.next_piece():
             yield piece
 
     async def next_piece(self) -> bytes:
-        """All of the body that has arrived and was not taken; b"" at its end. Raises ClientGone."""
+        """All of the body that came and was not taken; b"" at its end. Raises BodyStalled, ClientGone."""
         if self.body is None:
             return b""
         self._invite_body()

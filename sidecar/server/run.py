@@ -11,16 +11,15 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import uvicorn
 
+from sidecar.server.limits import DEFAULT_LIMITS, ClientLimits
 from sidecar.server.protocol import ClientProtocol
 
-# At least 300 s (contract section 9), and a little more: it must not be we who close a connection on which a
-# gateway with such a time-out is about to send.
-_CLIENT_KEEP_ALIVE_S = 305
 # Connections that may wait to be accepted: a burst of a gateway's, and uvicorn's own default. The kernel
 # allows 4096 (net.core.somaxconn since Linux 5.4).
 _BACKLOG = 2048
@@ -53,12 +52,14 @@ class Server(uvicorn.Server):
                 signal.signal(sig, previous)
 
 
-def server(app: Callable[..., Any], tls: ssl.SSLContext | None, grace_s: float) -> Server:
+def server(
+    app: Callable[..., Any], tls: ssl.SSLContext | None, grace_s: float, limits: ClientLimits
+) -> Server:
     """uvicorn around our protocol and `app` (ASGI), to be given its listening sockets.
 
     tls: None serves plain HTTP. grace_s: how long requests in flight may go on once it is asked to stop.
     """
-    return Server(_config(app, tls, grace_s))
+    return Server(_config(app, tls, grace_s, limits))
 
 
 @contextlib.asynccontextmanager
@@ -69,7 +70,7 @@ async def beside(
 
     No signal is caught and no lifespan is run; what is being answered at the end has a moment to finish.
     """
-    side = uvicorn.Server(_config(app, tls, _SIDE_GRACE_S, lifespan="off"))
+    side = uvicorn.Server(_config(app, tls, _SIDE_GRACE_S, DEFAULT_LIMITS, lifespan="off"))
     side.lifespan = side.config.lifespan_class(side.config)
     await side.startup(sockets=[listener])
     try:
@@ -79,11 +80,15 @@ async def beside(
 
 
 def _config(
-    app: Callable[..., Any], tls: ssl.SSLContext | None, grace_s: float, lifespan: Literal["on", "off"] = "on"
+    app: Callable[..., Any],
+    tls: ssl.SSLContext | None,
+    grace_s: float,
+    limits: ClientLimits,
+    lifespan: Literal["on", "off"] = "on",
 ) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=ClientProtocol,
+        http=cast(type[asyncio.Protocol], partial(ClientProtocol, limits=limits)),
         ws="none",
         loop="uvloop",
         lifespan=lifespan,
@@ -92,7 +97,7 @@ def _config(
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=_CLIENT_KEEP_ALIVE_S,
+        timeout_keep_alive=cast(int, limits.idle_s),
         timeout_graceful_shutdown=math.ceil(grace_s),
     )
     config.load()

@@ -106,11 +106,11 @@ class Wire(asyncio.Protocol):
             self._stop_looking()
             self.transport.resume_reading()
 
-    def fill(self, held: bytes, length_bytes: int, outcome: Outcome) -> bytearray:
-        """Receive what `held` begins into one place (filling.py), which is given back; tells the outcome."""
+    def fill(self, held: bytes, length_bytes: int, outcome: Outcome) -> Filling:
+        """Receive what `held` begins into one place (filling.py); then tell the outcome."""
         filling = Filling(self, held, length_bytes, outcome)
         self.transport.set_protocol(filling)
-        return filling.place
+        return filling
 
     def stop_filling(self) -> None:
         """What comes now is heard here again, the place filled or not."""

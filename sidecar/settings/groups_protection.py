@@ -1,10 +1,11 @@
-"""The settings of who may reach whom: the allowlist, and certificates both ways.
+"""The settings of who may reach whom: the allowlist, certificates both ways, limits.
 
 Rule: as in `groups`.
 """
 
 from typing import Annotated
 
+from sidecar.server.limits import DEFAULT_LIMITS
 from sidecar.settings import kinds
 from sidecar.settings.flag import Flag, Group
 
@@ -67,3 +68,32 @@ class Certificates(Group):
             "again when it changes. With --secure-serving."
         ),
     ] = None
+
+
+class Limits(Group):
+    title = "Limits"
+
+    # Engines queue by themselves, and gateways know better where there is room: no limit of ours by default.
+    max_concurrent_requests: Annotated[
+        kinds.CountOrZero,
+        Flag("Requests at a time in each process; one more gets 503 with Retry-After. 0: no limit."),
+    ] = 0
+    # Reasons for these four stand with their defaults (server/limits.py).
+    header_timeout_s: Annotated[
+        kinds.Duration,
+        Flag("How long a request's head may take once it has begun; over it 408. No answer is cut by it."),
+    ] = DEFAULT_LIMITS.header_timeout_s
+    body_timeout_s: Annotated[
+        kinds.Duration,
+        Flag("How long a client may be silent in the middle of a request's body; over it 408."),
+    ] = DEFAULT_LIMITS.body_timeout_s
+    max_header_bytes: Annotated[
+        kinds.Bytes, Flag("Largest request head, request line and fields together; over it 431.")
+    ] = DEFAULT_LIMITS.header_bytes
+    client_idle_timeout_s: Annotated[
+        kinds.Duration, Flag("How long a client's connection may wait for its next request.")
+    ] = DEFAULT_LIMITS.idle_s
+    # As much as of a request; engines send less than 1 KiB.
+    max_response_header_bytes: Annotated[
+        kinds.Bytes, Flag("Largest head of an engine's answer; over it 502.")
+    ] = 65536

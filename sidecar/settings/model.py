@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from sidecar.settings.flag import Group, Setting, by_name, settings_of
 from sidecar.settings.groups import Engines, PullRescue, PullVerification, Serving, SourceGuard, Transfer
 from sidecar.settings.groups_more import Configuration, MoRIIO, Observability, PeerLogging, Reuse
-from sidecar.settings.groups_protection import Allowlist, Certificates
+from sidecar.settings.groups_protection import Allowlist, Certificates, Limits
 
 # In the order in which --help shows them.
 GROUPS: tuple[type[Group], ...] = (
@@ -22,6 +22,7 @@ GROUPS: tuple[type[Group], ...] = (
     Observability,
     Allowlist,
     Certificates,
+    Limits,
     Configuration,
     PeerLogging,
     MoRIIO,
@@ -39,6 +40,7 @@ class Settings(
     Observability,
     Allowlist,
     Certificates,
+    Limits,
     Configuration,
     PeerLogging,
     MoRIIO,

@@ -35,6 +35,7 @@ class Transport(httpx.AsyncBaseTransport):
     max_idle_per_host  idle connections kept per scheme, host and port; open ones are not limited
     resolver           looks names up; to be shared by all of the loop
 
+    max_head_bytes, which may be set, is of a response head, and of chunk framing and trailers.
     There is no read timeout, and httpx's "timeout" extension is not read: callers cancel. Cancelling, at any
     stage, closes the socket before CancelledError propagates.
     """
@@ -51,6 +52,7 @@ class Transport(httpx.AsyncBaseTransport):
         self._given_tls = tls
         self._connect_timeout_s = connect_timeout_s
         self._resolver = resolver or Resolver()
+        self.max_head_bytes = MAX_HEAD_BYTES
         self._pool = Pool(idle_expiry_s, max_idle_per_host)
         self._numbers = itertools.count(1)
 
@@ -119,7 +121,7 @@ class Transport(httpx.AsyncBaseTransport):
         return connection
 
     def _new_connection(self) -> Connection:
-        return Connection(next(self._numbers), MAX_HEAD_BYTES, self._pool.put, self._pool.lost)
+        return Connection(next(self._numbers), self.max_head_bytes, self._pool.put, self._pool.lost)
 
     def _tls(self) -> TLS:
         # Loading the trust store takes milliseconds, so only once and only if there is an https leg.

@@ -11,6 +11,7 @@ import httpx
 from sidecar import headers as names
 from sidecar.server.admission import CHUNKED, Head, Refusal
 from sidecar.server.inbound import RequestBody
+from sidecar.server.limits import ClientLimits
 from sidecar.server.reader import RequestReader
 from sidecar.transport import Place, RawRequest
 from sidecar.transport.request import serialise
@@ -62,7 +63,7 @@ def held(body: RequestBody) -> bytes:
 def read(pieces: list[bytes]) -> Read:
     """Feed a reader as a connection would."""
     made = Read()
-    reader = RequestReader(made)
+    reader = RequestReader(made, ClientLimits().header_bytes)
     try:
         for piece in pieces:
             if reader.feed(piece):

@@ -143,7 +143,9 @@ def test_exchanges_are_found_by_outcome_the_newest_first() -> None:
     keep(ring, pulling()[0])
 
     found = {outcome: [told["number"] for told in ring.of([outcome])] for outcome in OUTCOMES}
-    empty: dict[str, list[int]] = {outcome: [] for outcome in ("moved", "partial", "nothing", "unknown")}
+    empty: dict[str, list[int]] = {
+        outcome: [] for outcome in ("moved", "partial", "nothing", "unknown", "rescued")
+    }
     assert found == {"none": [3, 1], "skipped": [2], "pending": [4], **empty}
     assert ring.of(["skipped"])[0]["reason"] == "source_unreachable"
 

@@ -6,8 +6,9 @@ test_smuggling.py, and fuzzing starts from them.
 
 from __future__ import annotations
 
-from sidecar.server.admission import MAX_HEAD_BYTES
+from sidecar.server.limits import ClientLimits
 
+MAX_HEAD_BYTES = ClientLimits().header_bytes
 TE = b"Transfer-Encoding: chunked"
 
 

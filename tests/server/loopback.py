@@ -12,12 +12,14 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
 from sidecar.server.asgi import Application, Scope
 from sidecar.server.client import Client
+from sidecar.server.limits import DEFAULT_LIMITS, ClientLimits
 from sidecar.server.protocol import ClientProtocol
 
 PATIENCE_S = 5.0
@@ -66,7 +68,11 @@ class Stage:
 
 @asynccontextmanager
 async def serving(
-    app: Application, *, context: ssl.SSLContext | None = None, keep_alive_s: Any = 60
+    app: Application,
+    *,
+    context: ssl.SSLContext | None = None,
+    keep_alive_s: Any = 60,
+    limits: ClientLimits = DEFAULT_LIMITS,
 ) -> AsyncIterator[Stage]:
     """Serve `app` with a uvicorn server in this loop.
 
@@ -78,7 +84,7 @@ async def serving(
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
-        http=ClientProtocol,
+        http=cast(type[asyncio.Protocol], partial(ClientProtocol, limits=limits)),
         ws="none",
         lifespan="off",
         log_config=None,

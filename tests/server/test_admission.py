@@ -6,10 +6,13 @@ import logging
 
 import pytest
 
-from sidecar.server.admission import CHUNKED, MAX_HEAD_BYTES, Refusal, admit
+from sidecar.server.admission import CHUNKED, Refusal, admit
 from sidecar.server.client import Client
+from sidecar.server.limits import ClientLimits
 from tests.server.corpus import OTHERWISE, REFUSED, TE, request
 from tests.server.loopback import Caller, direct, get, post, serving, settled
+
+MAX_HEAD_BYTES = ClientLimits().header_bytes
 
 Headers = list[tuple[bytes, bytes]]
 HOST = (b"Host", b"a")
@@ -56,7 +59,7 @@ async def test_a_malformed_request_is_refused_and_nothing_after_it_is_served(
         (
             request(b"X: " + b"secret" * MAX_HEAD_BYTES),
             431,
-            "request head, chunk extension or trailers too large",
+            "request head, chunk extension or trailers over 65536 bytes (--max-header-bytes)",
         ),
     ],
 )

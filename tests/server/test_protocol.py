@@ -15,6 +15,7 @@ import pytest
 
 from sidecar.server import protocol, wire
 from sidecar.server.client import Client
+from sidecar.server.limits import ClientLimits
 from sidecar.server.tls import serving_context
 from tests.server.loopback import Caller, Stage, chunked, direct, get, post, serving, settled
 
@@ -124,38 +125,35 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
         assert await silent.closed()
 
 
-async def test_a_head_that_takes_too_long_is_cut_slow_progress_or_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
+HURRIED = ClientLimits(header_timeout_s=0.05)
+
+
+async def test_a_head_that_takes_too_long_is_refused_slow_progress_or_not() -> None:
 
     async def dribble(caller: Caller) -> None:
         for byte in b"GET / HTTP/1.1\r\nX: " + bytes(100).replace(b"\0", b"x"):
             await caller.send(bytes([byte]))
             await asyncio.sleep(0.005)
 
-    async with serving(direct(echo)) as stage, stage.caller() as caller:
+    async with serving(direct(echo), limits=HURRIED) as stage, stage.caller() as caller:
         await caller.ask(get())
         begun_s = monotonic()
         dribbling = asyncio.create_task(dribble(caller))
-        with contextlib.suppress(ConnectionResetError):  # of a byte that came too late
-            assert await caller.closed()
-        assert monotonic() - begun_s < 0.3
+        refused = await caller.answer()
+        assert (refused.status, refused.whole, monotonic() - begun_s < 0.3) == (408, True, True)
+        assert b'"message":"no whole request head within 0.05 s"' in refused.body
         with contextlib.suppress(ConnectionError):
             await dribbling
 
 
-async def test_the_time_for_a_head_does_not_run_while_the_answer_before_it_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
+async def test_the_time_for_a_head_does_not_run_while_the_answer_before_it_does() -> None:
     gate = asyncio.Event()
 
     async def application(client: Client) -> None:
         await gate.wait()
         await echo(client)
 
-    async with serving(direct(application)) as stage, stage.caller() as caller:
+    async with serving(direct(application), limits=HURRIED) as stage, stage.caller() as caller:
         await caller.send(get("/1") + b"GET /2 HT")
         await asyncio.sleep(0.1)
         gate.set()
@@ -164,7 +162,7 @@ async def test_the_time_for_a_head_does_not_run_while_the_answer_before_it_does(
         assert (await caller.answer()).body == b"GET /2 "
         await caller.send(get("/1") + b"GET /2 HT")
         await caller.answer()
-        assert await caller.closed()
+        assert (await caller.answer()).status == 408
 
 
 async def _wait(client: Client) -> None:

@@ -1,0 +1,1 @@
+"""The manifests under deploy/, rendered and judged without a cluster."""
