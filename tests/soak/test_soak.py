@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.soak.__main__ import soak
 
-
 # A second is too short a warm-up to tell what memory is kept: half a minute of huge answers is.
 GROWTH_BYTES = 256 * 1024 * 1024
 
