@@ -84,7 +84,7 @@ class Recording:
     through, if one did.
     """
 
-    __slots__ = ("_opened", "_spans", "_start_ns", "_told", "place", "record")
+    __slots__ = ("_opened", "_spans", "_start_ns", "_told", "_zero_ns", "place", "record")
 
     def __init__(
         self,
@@ -100,12 +100,14 @@ class Recording:
         self.place = place
 
     def __enter__(self) -> None:
+        # When it began is the wall clock's; how long it took is not, since that may be set meanwhile.
         self._start_ns = time.time_ns()
+        self._zero_ns = self._start_ns - time.monotonic_ns()
         self._opened[id(self.record)] = self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del self._opened[id(self.record)]
-        end_ns = time.time_ns()
+        end_ns = self._zero_ns + time.monotonic_ns()
         self._spans.over(self.place, self._told(self.record, error), self._start_ns, end_ns)

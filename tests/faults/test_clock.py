@@ -13,8 +13,16 @@ import pytest
 import sidecar
 from tests.faults.ways import WAYS, has_right_answer, pod
 
-# Where the wall clock's time is what is told: log lines, spans, and the life of a certificate made at start.
-TELLS_THE_TIME = {"logs.py", "observers/tracing.py", "server/tls.py"}
+# Where the wall clock's time is what is told: log lines, spans, debug pages, and the life of a certificate
+# that is made at start.
+TELLS_THE_TIME = {
+    "debug/endpoints.py",
+    "logs.py",
+    "observers/recorded.py",
+    "observers/ring.py",
+    "observers/tracing.py",
+    "server/tls.py",
+}
 _WALL = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"}
 _CLOCKS = {"time", "datetime", "date"}
 

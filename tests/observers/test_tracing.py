@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -586,6 +588,23 @@ def test_an_unsampled_request_records_nothing_and_still_carries_its_trace_on(sam
     assert [(trace, flags) for _, trace, _, flags in parts] == [(PARENT.split(b"-")[1], b"00")] * 2
     assert len({span for _, _, span, _ in parts} | {PARENT.split(b"-")[2]}) == 3
     assert record.trace_id == "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_a_clock_that_is_set_back_meanwhile_makes_no_span_end_before_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = itertools.count(int(1e18), -int(3600e9))  # an hour back at each look
+    monkeypatch.setattr(time, "time_ns", lambda: next(moments))
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        Answer(200, 103.0).to(played, leg(record, Role.DECODE, 101.0))
+    spans = played.exported.get_finished_spans()
+    assert len(spans) == 3
+    for span in spans:
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert 0 <= span.end_time - span.start_time < 10e9
 
 
 def test_a_disabled_sdk_leaves_headers_and_records_alone(monkeypatch: pytest.MonkeyPatch) -> None:
