@@ -69,6 +69,7 @@ HOP_BY_HOP = frozenset(
 # A leg states its own target and length, and carries one traceparent or none.
 _NOT_FORWARDED = HOP_BY_HOP | ROUTING | {HOST, CONTENT_LENGTH}
 _LOOKED_AT = _NOT_FORWARDED | {TRACEPARENT}
+_LOOKED_AT_ON_LEGS = _LOOKED_AT | {REQUEST_ID}
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
@@ -122,12 +123,20 @@ def replaced(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) 
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The client's headers as legs carry them: order, case, duplicates and bytes kept.
+    """The client's headers as they are passed through: order, case, duplicates and bytes kept.
 
     Less hop-by-hop ones, those that `Connection` names, routing ones, Host and Content-Length. A bad
     traceparent, or several, stay behind with their tracestate, so that the next one starts a new trace.
     """
     return _less(headers, _LOOKED_AT)
+
+
+def on_legs(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The client's headers as legs of a routed request carry them: as `forwarded`, with one `x-request-id`.
+
+    Of several the first stays, which is the one in use (`first`).
+    """
+    return _less(headers, _LOOKED_AT_ON_LEGS)
 
 
 def tunnelled(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -145,10 +154,10 @@ def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def _less(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
-    """The list less those; a traceparent among them stays if it is the only one, and a good one."""
+    """The list less those; of them stay the first request id, and a traceparent if it is one and good."""
     kept: list[tuple[bytes, bytes]] = []
     traces: list[bytes] = []
-    named = b""
+    named, identified = b"", False
     for pair in headers:
         name = pair[0].lower()
         if name not in drop:
@@ -158,6 +167,9 @@ def _less(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Hea
         elif name == TRACEPARENT:
             kept.append(pair)
             traces.append(pair[1])
+        elif name == REQUEST_ID and not identified:
+            kept.append(pair)
+            identified = True
     left = _of_one_trace(kept, traces) if traces else kept
     return _less_named(left, named) if named else tuple(left)
 

@@ -142,6 +142,13 @@ def test_a_header_is_found_by_its_lower_case_name_and_the_first_of_several_count
     assert names.first(headers, b"absent") is None
 
 
+def test_legs_carry_the_first_of_several_request_ids_and_what_passes_through_all() -> None:
+    headers = ((b"A", b"1"), (b"X-Request-ID", b"1"), (b"B", b"2"), (b"x-request-id", b"2"), (b"A", b"1"))
+    assert names.on_legs(headers) == (*headers[:3], headers[4])
+    assert names.on_legs(headers[:3]) == headers[:3]
+    assert names.forwarded(headers) == headers
+
+
 def test_headers_are_taken_out_in_all_their_spellings() -> None:
     headers = [(b"A", b"1"), (b"Accept-Encoding", b"gzip"), (b"accept-encoding", b"br"), (b"B", b"2")]
     assert names.without(headers, b"accept-encoding", b"b") == ((b"A", b"1"),)
