@@ -160,6 +160,16 @@ def test_a_chunk_that_fails_is_one_sample_and_one_error() -> None:
     assert counted(record) == ASKED | stage("decode", 2.0) | failed("decode")
 
 
+@pytest.mark.parametrize(("encoded", "split"), [(False, {}), (True, {"disagg_requests_total e/pd": 1.0})])
+def test_a_request_that_is_decoded_alone_is_no_p_d(split: dict[str, float], *, encoded: bool) -> None:
+    record = chat(SPLIT, alone="several_prompts")
+    if encoded:
+        ran(record, Role.ENCODE, 100.0, 101.0)
+    ran(record, Role.DECODE, 101.0, 103.0)
+    numbers = {name: number for name, number in counted(record).items() if "encode" not in name}
+    assert numbers == ASKED | stage("decode", 2.0) | split
+
+
 def rescued(record: ExchangeRecord, role: Role, begin_s: float, end_s: float) -> None:
     """The exchange's next leg, which hung in its pull and was given up."""
     ran(record, role, begin_s, end_s, None, "cancelled")
