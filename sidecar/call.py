@@ -114,6 +114,10 @@ class Call:
         leg = self._leg(role, target, body.encode())
         return replace(leg, path=path, timeout_s=timeout_s)
 
+    def identified(self) -> Call:
+        """The same call with an `x-request-id` that all legs made of it carry, `decode` too."""
+        return replace(self, headers=self._identified())
+
     def with_body(self, edits: Edits) -> Call:
         """The same call with fields of its body set or removed."""
         return replace(self, body=self.body.edited(edits))
@@ -158,10 +162,10 @@ class Call:
 
     def _leg(self, role: Role, target: Endpoint, content: bytes, pull: Pull | None = None) -> Leg:
         """One of several legs: all carry the same `x-request-id`."""
+        return Leg(role, target, b"POST", self.path, self._identified(), content, pull)
+
+    def _identified(self) -> Headers:
         headers = self.headers
-        if not names.first(headers, names.REQUEST_ID):
-            headers = (
-                *names.without(headers, names.REQUEST_ID),
-                (names.REQUEST_ID, self.ids.request.encode()),
-            )
-        return Leg(role, target, b"POST", self.path, headers, content, pull)
+        if names.first(headers, names.REQUEST_ID):
+            return headers
+        return (*names.without(headers, names.REQUEST_ID), (names.REQUEST_ID, self.ids.request.encode()))

@@ -58,7 +58,7 @@ def encoded(call: Call, route: Route, plan: Callable[[Call, Route], Plan], *, me
         legs = [call.encode(target, wanted[index], index) for index, target in enumerate(targets)]
         replies = yield Ask(tuple(legs))
         params: Edits = {EC_FIELD: _merged(replies)} if merge else {}
-        call = call.with_body(params | _NO_DECODE_FIRST)
+        call = call.identified().with_body(params | _NO_DECODE_FIRST)
     return (yield from plan(call, route))
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sidecar import trace_context
+
 Headers = tuple[tuple[bytes, bytes], ...]
 
 PREFILLER = (b"x-prefiller-host-port", b"x-llm-d-prefiller-host-port")
@@ -64,8 +66,10 @@ HOP_BY_HOP = frozenset(
     )
 )
 
-# A leg states its own target and length.
+# A leg states its own target and length, and carries one traceparent or none.
 _NOT_FORWARDED = HOP_BY_HOP | ROUTING | {HOST, CONTENT_LENGTH}
+_LOOKED_AT = _NOT_FORWARDED | {TRACEPARENT}
+_LOOKED_AT_ON_LEGS = _LOOKED_AT | {REQUEST_ID}
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
@@ -119,16 +123,29 @@ def replaced(headers: Iterable[tuple[bytes, bytes]], name: bytes, value: bytes) 
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The client's headers as legs carry them: order, case, duplicates and bytes kept.
+    """The client's headers as they are passed through: order, case, duplicates and bytes kept.
 
-    Less hop-by-hop ones, those that `Connection` names, routing ones, Host and Content-Length.
+    Less hop-by-hop ones, those that `Connection` names, routing ones, Host and Content-Length. A bad
+    traceparent, or several, stay behind with their tracestate, so that the next one starts a new trace.
     """
-    return _less(headers, _NOT_FORWARDED)
+    return _less(headers, _LOOKED_AT)
+
+
+def on_legs(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The client's headers as legs of a routed request carry them: as `forwarded`, with one `x-request-id`.
+
+    Of several the first stays, which is the one in use (`first`).
+    """
+    return _less(headers, _LOOKED_AT_ON_LEGS)
 
 
 def tunnelled(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers of a WebSocket handshake: the client's, hop-by-hop ones too, less routing ones and Host."""
-    return without(headers, *ROUTING, HOST)
+    """The headers of a WebSocket handshake: the client's, hop-by-hop ones too, less routing ones and Host.
+
+    Of traceparents as in `forwarded`.
+    """
+    kept = without(headers, *ROUTING, HOST)
+    return _of_one_trace(kept, [value for key, value in kept if key.lower() == TRACEPARENT])
 
 
 def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -137,15 +154,31 @@ def relayed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def _less(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
+    """The list less those; of them stay the first request id, and a traceparent if it is one and good."""
     kept: list[tuple[bytes, bytes]] = []
-    named = b""
+    traces: list[bytes] = []
+    named, identified = b"", False
     for pair in headers:
         name = pair[0].lower()
         if name not in drop:
             kept.append(pair)
         elif name == CONNECTION:
             named += b"," + pair[1]
-    return _less_named(kept, named) if named else tuple(kept)
+        elif name == TRACEPARENT:
+            kept.append(pair)
+            traces.append(pair[1])
+        elif name == REQUEST_ID and not identified:
+            kept.append(pair)
+            identified = True
+    left = _of_one_trace(kept, traces) if traces else kept
+    return _less_named(left, named) if named else tuple(left)
+
+
+def _of_one_trace(headers: Iterable[tuple[bytes, bytes]], traceparents: list[bytes]) -> Headers:
+    """The list with its trace context, or without: a bad traceparent takes its tracestate along."""
+    if not traceparents or (len(traceparents) == 1 and trace_context.parse(traceparents[0])):
+        return tuple(headers)
+    return without(headers, TRACEPARENT, TRACESTATE)
 
 
 def _less_named(headers: Iterable[tuple[bytes, bytes]], connection: bytes) -> Headers:

@@ -60,7 +60,7 @@ async def read_call(client: Asking, api: Api, limits: Limits) -> Call:
         raise RequestTooLarge(too_large) from None
     except BodyStalled as stalled:
         raise RequestTimeout(str(stalled)) from None
-    headers = names.forwarded(client.headers)
+    headers = names.on_legs(client.headers)
     if names.about_body(headers):
         encoding = b",".join(
             value for name, value in headers if name.lower() == names.CONTENT_ENCODING

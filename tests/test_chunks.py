@@ -24,6 +24,7 @@ from sidecar.routing import Route
 from tests.connectors.play import DECODER, OPTIONS, PREFILLER, SOURCE, Played, call_of, play, reply_of
 from tests.engines import Answer, Got, prefilled, scripted
 from tests.json_texts import STRINGS, VALUES, json_objects
+from tests.observers.play import stage
 from tests.serving import PREFILLER as PREFILLER_HEADER
 from tests.serving import SOURCE as SOURCE_HEADER
 from tests.serving import post, read_answer, read_head, serving
@@ -434,6 +435,24 @@ async def test_a_chat_is_told_in_chunks_as_one_document() -> None:
     assert seen.chunks == [Chunk(0, 2), Chunk(1, 2), Chunk(2, 2)]
     assert seen.record is not None
     assert (seen.record.completion_tokens, seen.record.streaming) == (6, False)
+
+
+@pytest.mark.parametrize("body", [ASKED % b"", ASKED_STREAM], ids=["document", "stream"])
+async def test_the_trace_of_a_chunked_decode_has_one_span_for_it(body: bytes) -> None:
+    played = stage()
+    async with (
+        scripted(telling) as decoder,
+        serving(decoder.port, FLAG, watchers=[played.tracing]) as sidecar,
+    ):
+        await sidecar.post(body=body)
+    [server] = played.trees()
+    [span] = server.inside
+    assert (span.name, span.kind, span.status) == ("chunked_decode", "INTERNAL", ("UNSET", None))
+    assert [(node.name, node.kind) for node in span.inside] == [("HTTP POST", "CLIENT")] * 3
+    prefix = "llm_d.pd_proxy.chunked_decode."
+    told = {key.removeprefix(prefix): value for key, value in span.attributes.items() if prefix in key}
+    assert told.pop("duration_ms") > 0
+    assert told == {"chunk_size": 2, "streaming": body is ASKED_STREAM, "chunks": 3, "total_tokens": 6}
 
 
 async def test_each_chunk_of_a_stream_reaches_the_client_before_the_next_is_decoded() -> None:

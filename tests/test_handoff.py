@@ -65,6 +65,16 @@ async def test_both_legs_share_one_request_id(sent: str | None) -> None:
         assert first
 
 
+async def test_of_several_request_ids_and_traceparents_no_leg_carries_more_than_one() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    doubled = [("X-Request-Id", "a"), ("x-request-id", "b"), ("traceparent", trace), ("traceparent", trace)]
+    async with scripted() as decoder, scripted(prefilled) as prefiller, serving(decoder.port) as sidecar:
+        for headers in (doubled, [*doubled, (PREFILLER, prefiller.netloc)]):
+            await sidecar.post(headers=headers)
+        legs = [*decoder.requests, *prefiller.requests]
+        assert [(got.all("x-request-id"), got.all("traceparent")) for got in legs] == [(["a"], [])] * 3
+
+
 async def test_offloading_names_the_kept_blocks_by_one_id() -> None:
     async with (
         scripted() as decoder,

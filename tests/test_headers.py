@@ -26,6 +26,8 @@ HOP_BY_HOP = [
     b"upgrade",
 ]
 
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 
 @pytest.mark.parametrize("name", ROUTING)
 def test_no_routing_header_is_forwarded_however_it_is_spelled(name: bytes) -> None:
@@ -53,13 +55,55 @@ def test_everything_else_is_forwarded_in_order_with_its_case_duplicates_and_byte
         (b"x-A", b"\xe9 \xff"),
         (b"X-a", b"1"),
         (b"Cookie", b"a=1"),
-        (b"traceparent", b"00-x"),
+        (b"Traceparent", TRACEPARENT),
+        (b"tracestate", b"a=1"),
         (b"Accept-Encoding", b"gzip"),
         (b"Content-Type", b"application/json"),
         (b"x-empty", b""),
     )
     assert names.forwarded(headers) == headers
     assert names.forwarded(iter(headers)) == headers
+
+
+@pytest.mark.parametrize(
+    "traceparents",
+    [
+        [b"00-x"],
+        [b""],
+        [TRACEPARENT.upper()],
+        [TRACEPARENT, TRACEPARENT],
+        [TRACEPARENT, b"00-x"],
+        [b"00-" + b"0" * 32 + b"-b7ad6b7169203331-01"],
+    ],
+)
+def test_a_bad_traceparent_or_several_stay_behind_with_their_tracestate(traceparents: list[bytes]) -> None:
+    headers = [
+        (b"A", b"1"),
+        *[(b"TraceParent", value) for value in traceparents],
+        (b"Tracestate", b"a=1"),
+        (b"B", b"2"),
+        (b"baggage", b"c=3"),
+    ]
+    left = ((b"A", b"1"), (b"B", b"2"), (b"baggage", b"c=3"))
+    assert names.forwarded(headers) == left
+    assert names.forwarded([*headers, (b"Connection", b"baggage")]) == left[:2]
+    assert names.tunnelled(headers) == left
+
+
+def test_the_one_good_traceparent_goes_on_untouched_in_its_place() -> None:
+    headers = (
+        (b"A", b"1"),
+        (b"TraceParent", b" " + TRACEPARENT),
+        (b"Tracestate", b"no grammar"),
+        (b"B", b"2"),
+    )
+    assert names.forwarded(headers) == headers
+    assert names.tunnelled(headers) == headers
+
+
+def test_an_engines_own_trace_headers_are_the_clients_to_read() -> None:
+    headers = ((b"traceparent", b"00-x"), (b"traceparent", b"00-y"))
+    assert names.relayed(headers) == headers
 
 
 @pytest.mark.parametrize(
@@ -96,6 +140,13 @@ def test_a_header_is_found_by_its_lower_case_name_and_the_first_of_several_count
     headers = [(b"B", b"0"), (b"X-Request-ID", b"1"), (b"x-request-id", b"2")]
     assert names.first(headers, b"x-request-id") == b"1"
     assert names.first(headers, b"absent") is None
+
+
+def test_legs_carry_the_first_of_several_request_ids_and_what_passes_through_all() -> None:
+    headers = ((b"A", b"1"), (b"X-Request-ID", b"1"), (b"B", b"2"), (b"x-request-id", b"2"), (b"A", b"1"))
+    assert names.on_legs(headers) == (*headers[:3], headers[4])
+    assert names.on_legs(headers[:3]) == headers[:3]
+    assert names.forwarded(headers) == headers
 
 
 def test_headers_are_taken_out_in_all_their_spellings() -> None:

@@ -45,6 +45,7 @@ DECIDERS = [
     "sidecar/routing.py",
     "sidecar/scan.py",
     "sidecar/sse.py",
+    "sidecar/trace_context.py",
     "sidecar/turns.py",
     "sidecar/usage.py",
     *[name for name in MODULES if name.startswith("sidecar/connectors/")],

@@ -77,7 +77,10 @@ def posted(engine: ScriptedEngine) -> list[Got]:
 
 
 @pytest.mark.parametrize("head", [False, True], ids=["nothing", "head"])
-async def test_a_stream_whose_pull_hangs_is_sent_again_without_it(*, head: bool) -> None:
+async def test_a_stream_whose_pull_hangs_is_sent_again_without_it(
+    caplog: pytest.LogCaptureFixture, *, head: bool
+) -> None:
+    caplog.set_level(logging.INFO, "sidecar.exchange")
     told = Told()
     async with before(Wedged(head=head), told=told) as (sidecar, decoder):
         answer = await sidecar.post("/v1/completions", STREAM, PULL)
@@ -89,6 +92,9 @@ async def test_a_stream_whose_pull_hangs_is_sent_again_without_it(*, head: bool)
         assert 0.15 < second.came_s - first.came_s < 5
         assert first.all("x-request-id") == second.all("x-request-id")
     assert [(pull.outcome, pull.rescued) for pull in told.pulls] == [(Outcome.RESCUED, True)]
+    [line] = [entry.__dict__["fields"] for entry in caplog.records if entry.getMessage() == "exchange"]
+    assert line["legs"][0]["pull"]["outcome"] == "rescued"
+    assert "pull" not in line["legs"][1]
 
 
 async def test_a_prefill_leg_whose_pull_hangs_is_sent_again_with_its_own_params() -> None:

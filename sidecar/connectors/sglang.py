@@ -6,6 +6,8 @@ over. Fields by which a picker steers ranks (`routed_dp_rank`, `disagg_prefill_d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sidecar.api import Edits
 from sidecar.body import dump
 from sidecar.call import Call
@@ -26,5 +28,6 @@ def plan(call: Call, route: Route, options: Options) -> Plan:
         "bootstrap_port": dump(options.sglang_bootstrap_port),
         "bootstrap_room": dump(call.ids.number),
     }
-    yield Start(call.uncapped(Role.PREFILL, prefiller, meeting))
-    return Deliver(call.uncapped(Role.DECODE, route.decoder, meeting))
+    room = call.ids.number
+    yield Start(replace(call.uncapped(Role.PREFILL, prefiller, meeting), room=room))
+    return Deliver(replace(call.uncapped(Role.DECODE, route.decoder, meeting), room=room))

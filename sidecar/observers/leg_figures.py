@@ -15,7 +15,12 @@ _CLASSES = {hundred: f"{hundred}xx" for hundred in range(2, 6)}
 
 
 def failed(leg: LegRecord) -> bool:
-    """No answer, one that was cut off, or one that is not 2xx; not one that may still come."""
+    """No answer, one that was cut off, or one that is not 2xx; not one that may still come.
+
+    Nor a leg that was rescued: it was sent again at once, unless the client left in that moment.
+    """
+    if leg.rescued:
+        return leg is leg.exchange.legs[-1]
     if leg.error is not None or leg.status is None:
         return not _runs(leg)
     return not 200 <= leg.status < 300

@@ -1,4 +1,4 @@
-"""Says what the span of a leg tells: prefill, decode, an encoder's, a bootstrap server's.
+"""Says what the span of a leg tells: prefill, decode, an encoder's, a bootstrap server's; or of all chunks.
 
 Rule: as in `spans`: pure, from records alone.
 """
@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 
 from sidecar.errors import LegFailed
-from sidecar.observers.records import LegRecord
+from sidecar.observers.records import ExchangeRecord, LegRecord
 from sidecar.observers.spans import Attributes, Failure
 from sidecar.plan import Role
 
 
 def leg_end(record: LegRecord, connector: str) -> Attributes:
     """What a leg's span tells."""
-    attributes: Attributes = {"llm_d.pd_proxy.connector": connector}
-    if record.exchange.request_id:
-        attributes["llm_d.pd_proxy.request_id"] = record.exchange.request_id
+    attributes = _whose(record.exchange, connector)
     match record.leg.role:
         case Role.PREFILL:
             return attributes | _prefill(record)
@@ -37,6 +35,47 @@ def leg_failure(record: LegRecord, error: BaseException | None) -> Failure | Non
     if record.status is not None and not 200 <= record.status < 300:
         return Failure(str(record.status), text)
     return None
+
+
+def chunks_end(record: ExchangeRecord, connector: str) -> Attributes:
+    """What the one span of a chunked decode tells. A chunk that was sent twice is one."""
+    chunks = [(leg, leg.leg.chunk) for leg in record.legs if leg.leg.chunk is not None]
+    (first, chunk), (last, _) = chunks[0], chunks[-1]
+    attributes: Attributes = {
+        **_whose(record, connector),
+        **_meeting(first),
+        "llm_d.pd_proxy.chunked_decode.chunk_size": chunk.size_tokens,
+        "llm_d.pd_proxy.chunked_decode.streaming": record.streaming,
+        "llm_d.pd_proxy.chunked_decode.chunks": 1 + max(chunk.index for _, chunk in chunks),
+    }
+    if record.completion_tokens is not None:
+        attributes["llm_d.pd_proxy.chunked_decode.total_tokens"] = record.completion_tokens
+    if (ended_s := last.ended_s or record.ended_s) is not None:
+        attributes["llm_d.pd_proxy.chunked_decode.duration_ms"] = _ms(first.started_s, ended_s)
+    return attributes
+
+
+def chunks_failure(record: ExchangeRecord, error: BaseException | None) -> Failure | None:
+    """A chunk that ended its exchange; not one whose refusal ends the text, nor what decoded in its stead."""
+    last = record.legs[-1]
+    if last.leg.chunk is None:
+        return None
+    if isinstance(error, asyncio.CancelledError):
+        return Failure("cancelled", "cancelled")
+    if record.error is None:
+        return None
+    if last.error == "cancelled":
+        return Failure("cancelled", "cancelled")
+    refused = last.status is not None and not 200 <= last.status < 300
+    kind = last.error or (str(last.status) if refused else record.error)
+    return Failure(kind, "chunked decode request failed")
+
+
+def _whose(record: ExchangeRecord, connector: str) -> Attributes:
+    attributes: Attributes = {"llm_d.pd_proxy.connector": connector}
+    if record.request_id:
+        attributes["llm_d.pd_proxy.request_id"] = record.request_id
+    return attributes
 
 
 def _prefill(record: LegRecord) -> Attributes:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from sidecar.endpoint import Endpoint
+from sidecar.evidence import Outcome
 from sidecar.logs import tell
 from sidecar.observers import ExchangeRecord, Observer, Watch
 from sidecar.observers.records import LegRecord
@@ -97,6 +98,8 @@ def _leg(record: LegRecord) -> dict[str, Any]:
             "source": _netloc(source.endpoint.host, source.p2p_port),
             "kv_request_id": leg.pull.kv_request_id,
         }
+        if record.rescued:  # the others' outcomes are mostly not known yet
+            fields["pull"]["outcome"] = str(Outcome.RESCUED)
     if leg.reads:
         fields["reads"] = leg.reads
     if record.attempts > 1:

@@ -156,7 +156,7 @@ def stages(record: ExchangeRecord) -> Iterator[Stage]:
 def disagg_type(record: ExchangeRecord) -> str | None:
     """Which stages ran apart from the decoder: `p/d`, `e/p/d`, `e/pd`; None for none."""
     encoded = any(leg.leg.role == "encode" for leg in record.legs)
-    if record.route is not None and record.route.prefiller is not None:
+    if record.route is not None and record.route.prefiller is not None and record.alone is None:
         return "e/p/d" if encoded else "p/d"
     return "e/pd" if encoded else None
 

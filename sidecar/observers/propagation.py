@@ -12,14 +12,11 @@ from collections.abc import Iterable, MutableSequence
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from sidecar import headers as names
+from sidecar import trace_context
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
-# W3C Trace Context (level 2) section 3.2.2: lower-case hex only; versions after 00 may append fields.
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_FIRST_VERSION = b"00"
 _LENGTHS = (len(names.TRACEPARENT), len(names.TRACESTATE))
-_FORBIDDEN_VERSION = b"ff"
 
 # W3C Trace Context (level 1) section 3.3.1.3: the grammar of one list member, and how many a list may have.
 # The SDK's TraceState logs members that it cannot take, so none may reach it.
@@ -42,7 +39,7 @@ def parent(headers: RawHeaders) -> SpanContext | None:
             tracestates.append(value)
     if len(traceparents) != 1:
         return None
-    return _span_context(traceparents[0].strip(b" \t"), tracestates)
+    return _span_context(traceparents[0], tracestates)
 
 
 def traceparent(trace_id: int, span_id: int, flags: int) -> bytes:
@@ -61,20 +58,12 @@ def carry(headers: MutableSequence[tuple[bytes, bytes]], value: bytes, *, traces
 
 
 def _span_context(text: bytes, tracestates: list[bytes]) -> SpanContext | None:
-    match = _TRACEPARENT.fullmatch(text)
-    if match is None:
+    parsed = trace_context.parse(text)
+    if parsed is None:
         return None
-    version, trace_id, span_id, flags, more = match.groups()
-    if version == _FORBIDDEN_VERSION or (version == _FIRST_VERSION and more is not None):
-        return None
-    context = SpanContext(
-        int(trace_id, 16),
-        int(span_id, 16),
-        is_remote=True,
-        trace_flags=TraceFlags(int(flags, 16)),
-        trace_state=_trace_state(tracestates) if tracestates else None,
-    )
-    return context if context.is_valid else None  # zeros only are no id (sections 3.2.2.3 and 3.2.2.4)
+    trace_id, span_id, flags = parsed
+    state = _trace_state(tracestates) if tracestates else None
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags), trace_state=state)
 
 
 def _trace_state(lines: list[bytes]) -> TraceState | None:

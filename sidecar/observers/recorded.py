@@ -17,6 +17,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
 from sidecar import __version__
+from sidecar.observers.records import LegRecord
 from sidecar.observers.spans import Attributes, Failure
 
 _UNSET = Status(StatusCode.UNSET)
@@ -81,10 +82,10 @@ class Recording:
     """A record's span while it is open.
 
     opened: where it is found by its record's identity. told: what it tells, given the exception that passed
-    through, if one did.
+    through, if one did. last: a span inside this one that is over when this one is, just before it.
     """
 
-    __slots__ = ("_opened", "_spans", "_start_ns", "_told", "_zero_ns", "place", "record")
+    __slots__ = ("_opened", "_spans", "_start_ns", "_told", "_zero_ns", "last", "place", "record")
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class Recording:
         self.record: Any = record
         self._told: Callable[[Any, BaseException | None], Told] = told
         self.place = place
+        self.last: Recording | None = None
 
     def __enter__(self) -> None:
         # When it began is the wall clock's; how long it took is not, since that may be set meanwhile.
@@ -108,6 +110,25 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.last is not None:
+            self.last.__exit__(kind, error, trace)
         del self._opened[id(self.record)]
         end_ns = self._zero_ns + time.monotonic_ns()
         self._spans.over(self.place, self._told(self.record, error), self._start_ns, end_ns)
+
+
+class Sharing:
+    """A record without a span of its own: what belongs inside it lies in `span`, one of several records."""
+
+    __slots__ = ("_opened", "_record", "_span")
+
+    def __init__(self, opened: dict[int, Any], record: LegRecord, span: Recording) -> None:
+        self._opened, self._record, self._span = opened, record, span
+
+    def __enter__(self) -> None:
+        self._opened[id(self._record)] = self._span
+        if self._record.pull is not None:
+            self._record.pull.context = self._span.place.context
+
+    def __exit__(self, *_: object) -> None:
+        del self._opened[id(self._record)]

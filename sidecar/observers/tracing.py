@@ -1,6 +1,7 @@
 """Traces exchanges: a server span, inside it one span per leg, inside that one client span per attempt.
 
 Rule: `spans` decides what a span tells, `propagation` what crosses the wire; here spans get their places.
+The chunks of a decode share one span for all of their legs.
 The provider is our own, never the global one: frameworks emit spans of their own once that is set.
 A request that is not sampled costs one look at the sampler, and still carries its trace context on.
 """
@@ -39,7 +40,7 @@ from sidecar.observers import (
 )
 from sidecar.observers.dropped import Dropped, DroppedAttempt
 from sidecar.observers.exporters import tracer_provider
-from sidecar.observers.recorded import Place, Recording, Spans, Told
+from sidecar.observers.recorded import Place, Recording, Sharing, Spans, Told
 from sidecar.observers.sampling import early
 
 __all__ = ["Tracing", "tracer_provider"]
@@ -85,6 +86,7 @@ class Tracing(Observer):
         # What is open now, by the identity of its record (records are mutable, so they have no hash).
         self._traces: dict[int, Recording | Dropped] = {}
         self._legs: dict[int, Recording] = {}
+        self._chunked: dict[int, Recording] = {}
         self._attempts: dict[int, Recording] = {}
 
     def exchange(self, record: ExchangeRecord) -> Watch:
@@ -122,6 +124,8 @@ class Tracing(Observer):
         trace = self._traces.get(id(record.exchange))
         if not isinstance(trace, Recording) or record.exchange.api is None:
             return _NOTHING
+        if record.leg.chunk is not None:
+            return Sharing(self._legs, record, self._chunked_decode(trace, record.exchange))
         assert self._spans is not None
         place = self._inside(trace, str(record.leg.role), SpanKind.INTERNAL)
         return _Leg(self._spans, self._legs, record, place, self._told_of_leg)
@@ -168,6 +172,18 @@ class Tracing(Observer):
 
     def _told_of_leg(self, record: LegRecord, error: BaseException | None) -> Told:
         return leg_spans.leg_end(record, self._connector), leg_spans.leg_failure(record, error)
+
+    def _told_of_chunks(self, record: ExchangeRecord, error: BaseException | None) -> Told:
+        return leg_spans.chunks_end(record, self._connector), leg_spans.chunks_failure(record, error)
+
+    def _chunked_decode(self, trace: Recording, record: ExchangeRecord) -> Recording:
+        """The span of all chunks, which the first of them begins."""
+        if trace.last is None:
+            assert self._spans is not None
+            place = self._inside(trace, "chunked_decode", SpanKind.INTERNAL)
+            trace.last = Recording(self._spans, self._chunked, record, place, self._told_of_chunks)
+            trace.last.__enter__()
+        return trace.last
 
     def _inside(self, outer: Recording, name: str, kind: SpanKind) -> Place:
         return Place(name, kind, self._child(outer.place.context), outer.place.context)

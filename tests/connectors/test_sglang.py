@@ -32,7 +32,7 @@ def test_both_legs_get_the_whole_body_and_the_same_room_at_once() -> None:
     )
     headers = ((b"x-request-id", ids.request.encode()),)
     prefill, decode = [
-        Leg(role, target, b"POST", b"/v1/completions", headers, content)
+        Leg(role, target, b"POST", b"/v1/completions", headers, content, room=ids.number)
         for role, target in ((Role.PREFILL, PREFILLER.endpoint), (Role.DECODE, DECODER))
     ]
     assert played.steps == [Start(prefill)]

@@ -160,6 +160,50 @@ def test_a_chunk_that_fails_is_one_sample_and_one_error() -> None:
     assert counted(record) == ASKED | stage("decode", 2.0) | failed("decode")
 
 
+@pytest.mark.parametrize(("encoded", "split"), [(False, {}), (True, {"disagg_requests_total e/pd": 1.0})])
+def test_a_request_that_is_decoded_alone_is_no_p_d(split: dict[str, float], *, encoded: bool) -> None:
+    record = chat(SPLIT, alone="several_prompts")
+    if encoded:
+        ran(record, Role.ENCODE, 100.0, 101.0)
+    ran(record, Role.DECODE, 101.0, 103.0)
+    numbers = {name: number for name, number in counted(record).items() if "encode" not in name}
+    assert numbers == ASKED | stage("decode", 2.0) | split
+
+
+def rescued(record: ExchangeRecord, role: Role, begin_s: float, end_s: float) -> None:
+    """The exchange's next leg, which hung in its pull and was given up."""
+    ran(record, role, begin_s, end_s, None, "cancelled")
+    record.legs[-1].rescued = True
+
+
+def test_a_decode_that_was_given_up_and_sent_again_is_no_error() -> None:
+    record = chat(Route(DECODER))
+    rescued(record, Role.DECODE, 101.0, 111.0)
+    ran(record, Role.DECODE, 111.0, 112.0)
+    assert counted(record) == ASKED | stage("decode", 11.0)
+
+
+def test_a_prefill_that_was_given_up_and_sent_again_is_no_error_and_no_fallback() -> None:
+    record = chat(SPLIT)
+    rescued(record, Role.PREFILL, 101.0, 111.0)
+    ran(record, Role.PREFILL, 111.0, 112.0)
+    ran(record, Role.DECODE, 112.0, 113.0)
+    assert counted(record) == ASKED | P_D | stage("prefill", 11.0) | stage("decode", 1.0)
+
+
+def test_a_decode_that_fails_once_more_without_its_pull_is_an_error() -> None:
+    record = chat(Route(DECODER))
+    rescued(record, Role.DECODE, 101.0, 111.0)
+    ran(record, Role.DECODE, 111.0, 112.0, 500)
+    assert counted(record) == ASKED | stage("decode", 11.0) | failed("decode")
+
+
+def test_a_decode_that_was_given_up_as_its_client_left_is_an_error() -> None:
+    record = chat(Route(DECODER), error="client_gone")
+    rescued(record, Role.DECODE, 101.0, 111.0)
+    assert counted(record) == ASKED | stage("decode", 10.0) | failed("decode")
+
+
 def test_a_request_that_is_refused_before_any_leg_is_only_a_request() -> None:
     assert counted(chat(SPLIT, error="BadRequestError", status=400)) == ASKED
 

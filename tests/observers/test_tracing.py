@@ -24,7 +24,7 @@ from sidecar.evidence import Outcome
 from sidecar.observers import ExchangeRecord, LegRecord, Observers, PullRecord
 from sidecar.observers.log import ExchangeLog
 from sidecar.observers.tracing import Tracing
-from sidecar.plan import Pull, Reply, Role
+from sidecar.plan import Chunk, Pull, Reply, Role
 from sidecar.routing import NoPull, Route
 from sidecar.verify import Verifier
 from tests.observers.play import DECODER, PREFILLER, SOURCE, Answer, Node, attempt, chat, leg, stage
@@ -173,6 +173,100 @@ def test_a_request_that_is_not_handed_over_says_why_and_is_none_of_disaggregatio
     told = DISAGGREGATED | OK | {"llm_d.pd_proxy.disaggregation_used": False}
     assert tree.attributes == SERVER | ROUTED | told | {"llm_d.pd_proxy.reason": "several_prompts"}
     assert tree.inside[0].attributes["llm_d.pd_proxy.reason"] == "several_prompts"
+
+
+def chunk_of(record: ExchangeRecord, index: int, started_s: float) -> LegRecord:
+    """The exchange's next leg, a chunk of 8 tokens."""
+    chunk = leg(record, Role.DECODE, started_s)
+    chunk.leg = replace(chunk.leg, chunk=Chunk(index, 8))
+    return chunk
+
+
+def chunked(status: tuple[str, str | None], told: dict[str, Any], *inside: Node) -> Node:
+    named = {f"llm_d.pd_proxy.chunked_decode.{key}": value for key, value in told.items()}
+    return Node("chunked_decode", "INTERNAL", LEG | named, status, inside)
+
+
+def test_the_chunks_of_a_decode_are_one_span_around_the_client_spans_of_all() -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        record.streaming = True
+        for index in range(3):
+            Answer(200, 100.5 + index).to(played, chunk_of(record, index, 100.25 + index))
+        record.status, record.completion_tokens, record.ended_s = 200, 21, 103.0
+    told = {"chunk_size": 8, "streaming": True, "chunks": 3, "total_tokens": 21, "duration_ms": 2250.0}
+    expected = chunked(("UNSET", None), told, *[client(TO_DECODER)] * 3)
+    assert played.trees() == [served(DECODE_ONLY | OK, expected)]
+    names = [span.name for span in played.exported.get_finished_spans()]
+    assert names == ["HTTP POST"] * 3 + ["chunked_decode", "POST /v1/chat/completions"]
+
+
+def test_a_chunk_that_is_sent_again_is_one_chunk_and_its_pull_lies_in_the_span() -> None:
+    played = stage()
+    record = chat(Route(DECODER, source=SOURCE))
+    with played.tracing.exchange(record):
+        carrying, pull = pulling(record)
+        carrying.leg = replace(carrying.leg, chunk=Chunk(0, 8))
+        Answer(200, 100.5).to(played, carrying)
+        Answer(200, 101.0).to(played, chunk_of(record, 0, 100.5))
+    pull.outcome = Outcome.RESCUED
+    played.tracing.pull(pull)
+    [span] = played.trees()[0].inside
+    assert span.attributes["llm_d.pd_proxy.chunked_decode.chunks"] == 1
+    assert sorted(node.name for node in span.inside) == ["HTTP POST", "HTTP POST", "pull"]
+
+
+@pytest.mark.parametrize(
+    ("status", "label", "kind"),
+    [(429, "engine_refused", "429"), (200, "engine_died", "engine_died")],
+)
+def test_a_chunk_that_fails_is_the_failure_of_the_whole(status: int, label: str, kind: str) -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        Answer(200, 100.5).to(played, chunk_of(record, 0, 100.0))
+        Answer(status, 101.0).to(played, chunk_of(record, 1, 100.5))
+        record.error = label
+    told = {"chunk_size": 8, "streaming": False, "chunks": 2, "duration_ms": 1000.0}
+    [span] = played.trees()[0].inside
+    failed = chunked(("ERROR", "chunked decode request failed"), told, *span.inside)
+    assert span == replace(failed, attributes=failed.attributes | {"error.type": kind})
+
+
+def test_a_refusal_that_only_ends_the_text_is_no_failure_of_the_whole() -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        Answer(200, 100.5).to(played, chunk_of(record, 0, 100.0))
+        Answer(400, 101.0).to(played, chunk_of(record, 1, 100.5))
+        record.status = 200
+    assert played.trees()[0].inside[0].status == ("UNSET", None)
+
+
+def test_a_client_that_leaves_cancels_the_chunked_decode() -> None:
+    played = stage()
+    record = chat(Route(DECODER), error="client_gone")
+    watch = played.tracing.exchange(record)
+    watch.__enter__()
+    Answer(200, 100.5).to(played, chunk_of(record, 0, 100.0))
+    watch.__exit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+    [span] = played.trees()[0].inside
+    assert (span.name, span.status) == ("chunked_decode", ("ERROR", "cancelled"))
+
+
+def test_a_decode_in_the_stead_of_a_chunk_has_the_failure_and_its_own_span() -> None:
+    played = stage()
+    record = chat(Route(DECODER))
+    with played.tracing.exchange(record):
+        Answer(200, 100.5).to(played, chunk_of(record, 0, 100.0))
+        Answer(500, 101.0).to(played, leg(record, Role.DECODE, 100.5))
+        record.error = "engine_refused"
+    inside = played.trees()[0].inside
+    assert [(node.name, node.status[0]) for node in inside] == [
+        ("chunked_decode", "UNSET"),
+        ("decode", "ERROR"),
+    ]
 
 
 def test_a_lost_handoff_gives_its_reason_on_decode_and_server() -> None:
