@@ -103,10 +103,8 @@ class MoRIIOHosts:
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA refuses
             self._counters.add(Event.DNS_LOOKUP_FAILED)
             if name not in self._failing:
-                now = self._addresses.get(name, "passed on unresolved")
-                logger.warning(
-                    "MoRI-IO host %s cannot be looked up (%s): it stays %s", name, _said(error), now
-                )
+                used = self._addresses.get(name, "the name itself")
+                logger.warning("MoRI-IO host %s cannot be looked up (%s): using %s", name, _said(error), used)
             self._failing.add(name)
 
     def _keep(self, name: str, address: str) -> None:
