@@ -167,7 +167,10 @@ async def test_until_the_pool_is_known_it_is_not_ready_and_denies(
         flags = ("--enable-ssrf-protection", "--inference-pool=ns/pool")
         async with serving(decoder.port, *flags) as sidecar:
             said = await sidecar.ask(READY)
-            assert (said.status, said.json["message"]) == (503, "the InferencePool is not known yet")
+            assert (said.status, said.json["message"]) == (
+                503,
+                "not ready: the InferencePool is not known yet",
+            )
             assert (await sidecar.post(headers=[(PREFILLER, prefiller.netloc)])).status == 403
             assert (await sidecar.post()).status == 200  # the local engine needs no list
             api.put(PODS, pod("p", "127.0.0.1"))
