@@ -56,13 +56,14 @@ def _serve(flags: list[str]) -> int:
 
     if "--help" in flags or "-h" in flags:
         return _show(f"{_USAGE}\n{help_text(shutil.get_terminal_size().columns)}")
+    warnings: list[str] = []
     try:
-        settings = load(flags, os.environ)
+        settings = load(flags, os.environ, warn=warnings.append)
     except SettingsError as refused:
-        return _refuse(refused.problems)
+        return _refuse([*warnings, *refused.problems])
     from sidecar.start import serve
 
-    return serve(settings)
+    return serve(settings, warnings)
 
 
 def _show(text: str) -> int:

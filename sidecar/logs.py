@@ -17,7 +17,10 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 # Third parties that speak at info about what our own lines say already.
-_QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "httpx", "httpcore", "opentelemetry")
+_QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "opentelemetry")
+# Clients of HTTP, which name the URL of each request at info: of engines, of the Kubernetes API. Whoever asks
+# for debug may want to see them.
+_CLIENTS = ("httpx", "httpcore", "httpx2", "httpcore2", "lightkube", "kubernetes", "urllib3")
 
 _ENCODER = msgspec.json.Encoder()
 _TRACES = logging.Formatter()
@@ -159,3 +162,6 @@ def configure(level: str, form: str) -> None:
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name in _CLIENTS:
+        quiet = root.level if level == "debug" else max(logging.WARNING, root.level)
+        logging.getLogger(name).setLevel(quiet)

@@ -50,7 +50,7 @@ class Deciders:
 def deciders(settings: Settings, *, rank: int = 0) -> Deciders:
     """What decides about requests, as it is before any name of a host is looked up."""
     # MoRI-IO's write mode is nixlv2 to the user, and a connector of its own to us.
-    connector = CONNECTORS["moriio" if settings.moriio_write_mode else settings.kv_connector]
+    connector = CONNECTORS["moriio" if settings.writes_moriio else settings.kv_connector]
     return Deciders(
         connector,
         _rules(settings, connector, rank),
@@ -148,7 +148,7 @@ def _options(settings: Settings) -> Options:
     return Options(
         mooncake_bootstrap_port=settings.mooncake_bootstrap_port,
         sglang_bootstrap_port=settings.sglang_bootstrap_port,
-        moriio=MoRIIO(**moriio) if settings.moriio_write_mode else MoRIIO(),
+        moriio=MoRIIO(**moriio) if settings.writes_moriio else MoRIIO(),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,8 +49,11 @@ class Seat:
     row: int
 
 
-def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT. The exit code: 0; 1 if a port cannot be had; 2 for a wrong setting."""
+def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
+    """Serve until SIGTERM or SIGINT. The exit code: 0; 1 if a port cannot be had; 2 for a wrong setting.
+
+    warnings: what the settings' user should be told, logged once at the start.
+    """
     logs.configure(settings.log_level, settings.log_format)
     keep_freed_memory(os.environ)
     places = [
@@ -68,10 +71,10 @@ def serve(settings: Settings) -> int:
         return _refuse(2, str(error))
     run = partial(_run, settings, ports, shared)
     if len(seats) == 1:
-        return run(seats[0], started=partial(_say, settings))
+        return run(seats[0], started=partial(_say, settings, warnings))
     if refused := tried(partial(_try_tracing, settings)):
         return refused
-    _say(settings)
+    _say(settings, warnings)
     jobs = [Job(f"rank {seat.rank} worker {seat.worker}", partial(run, seat)) for seat in seats]
     return supervise(jobs, _calls(ports, shared.metrics, len(seats)), settings.shutdown_grace_s)
 
@@ -161,9 +164,11 @@ def _refuse(code: int, reason: str) -> int:
     return code
 
 
-def _say(settings: Settings) -> None:
+def _say(settings: Settings, warnings: Sequence[str]) -> None:
     """The start line, and what an operator should know from the first line on (contract section 1)."""
     sys.stderr.write(start_line(settings, __version__) + "\n")
+    for warning in warnings:
+        logger.warning("%s", warning)
     if not protects(settings):
         names = ", ".join(sorted(name.decode() for name in headers.ROUTING))
         logger.warning(

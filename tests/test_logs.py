@@ -77,6 +77,18 @@ def test_the_level_holds_and_third_parties_only_warn(level: str, seen: str) -> N
     assert run.stdout == ""
 
 
+@pytest.mark.parametrize(("level", "seen"), [("debug", True), ("info", False), ("warning", False)])
+def test_clients_name_the_urls_of_their_requests_at_debug_only(level: str, seen: bool) -> None:
+    script = (
+        f"import httpx, httpx2; from sidecar import logs; logs.configure({level!r}, 'text')\n"
+        "for made in (httpx, httpx2):\n"
+        "    transport = made.MockTransport(lambda request: made.Response(200))\n"
+        "    made.Client(transport=transport).get('http://engine/metrics')"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stderr.count("http://engine/metrics") == (2 if seen else 0)
+
+
 def plain(message: str, **fields: object) -> Told:
     return Told(1_796_013_951.007, "INFO", "sidecar.x", message, fields)
 

@@ -92,6 +92,20 @@ async def test_a_second_signal_ends_what_still_runs(
         assert "Traceback" not in sidecar.log
 
 
+async def test_what_has_no_effect_is_one_warning_in_the_log(tmp_path: Path) -> None:
+    flags = ("--moriio-tp-size=2", "--mooncake-bootstrap-port=9", "--workers=2")
+    async with scripted() as engine, command(tmp_path, engine.port, *flags) as sidecar:
+        lines = [json.loads(line) for line in sidecar.log.splitlines() if "no effect" in line]
+    why = {
+        "--moriio-tp-size": "--moriio-write-mode and --kv-connector=nixlv2",
+        "--mooncake-bootstrap-port": "--kv-connector=mooncake",
+    }
+    assert {line["message"] for line in lines} == {
+        f"{flag}: has no effect without {needs}" for flag, needs in why.items()
+    }
+    assert [line["level"] for line in lines] == ["warning"] * 2
+
+
 async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]

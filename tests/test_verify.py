@@ -179,6 +179,48 @@ async def test_a_pull_of_a_prefiller_is_proven_by_zeros_and_usage_only() -> None
     assert {pull.cached_tokens for pull in pulls} == {2}
 
 
+class Scraped:
+    """An engine that answers as a NIXL prefiller, or with its counters."""
+
+    def __init__(self) -> None:
+        self.scrapes = 0
+
+    async def script(self, got: Got, answer: Answer) -> None:
+        if got.target == "/metrics":
+            self.scrapes += 1
+            await answer.raw(Engine().text())
+        else:
+            await prefilled(got, answer)
+
+
+async def test_only_the_engine_whose_leg_pulls_is_looked_at() -> None:
+    told, decodes, prefills, gives = Told(), Scraped(), Scraped(), Scraped()
+    flags = (
+        "--enable-p2p-pull",
+        "--source-guard=off",
+        "--pull-verification=on",
+        "--pull-verification-interval=50ms",
+    )
+    async with (
+        scripted(decodes.script) as decoder,
+        scripted(prefills.script) as prefiller,
+        scripted(gives.script) as source,
+        serving(decoder.port, *flags, watchers=[told]) as sidecar,
+    ):
+        await asyncio.sleep(0.1)
+        assert (decodes.scrapes, prefills.scrapes) == (1, 0)  # what the first pull's count is compared with
+        await sidecar.post(headers=[(PREFILLER, prefiller.netloc)])
+        await asyncio.sleep(0.2)
+        assert (decodes.scrapes, prefills.scrapes) == (1, 0)  # a handoff is no pull
+        for _ in range(2):
+            await sidecar.post(headers=[(PREFILLER, prefiller.netloc), (SOURCE, source.netloc)])
+        pulls = await told.of(2)
+        await asyncio.sleep(0.2)
+    assert {pull.engine.netloc for pull in pulls} == {prefiller.netloc}
+    assert (decodes.scrapes, gives.scrapes) == (1, 0)
+    assert 1 <= prefills.scrapes <= 2
+
+
 async def test_a_source_that_gives_nothing_is_left_alone_and_tried_again() -> None:
     engine = Engine(usage={"prompt_tokens": 70, "prompt_tokens_details": {"cached_tokens": 0}})
     flags = (*LIVE, "--silent-zero-threshold=2", "--silent-zero-retry=1s")

@@ -12,13 +12,16 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 
 import httpx2
+import msgspec
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
-from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
 from sidecar.pool.api import ClusterError
+from sidecar.pool.objects import Status
 
 # Seconds for a connection, a write, and between two reads of an answer that is not a watch (lightkube's own).
 _TIMEOUT_S = 10.0
@@ -38,10 +41,25 @@ def credentials(service_account: str = SERVICE_ACCOUNT) -> SingleConfig:
             config = KubeConfig.from_env(service_account=service_account)
         chosen = config.get()
     except Exception as error:  # of lightkube, PyYAML and msgspec: whatever a file can have wrong
-        raise ValueError(f"--inference-pool: no access to Kubernetes: {error}") from error
+        raise ValueError(
+            f"--inference-pool: no access to Kubernetes: {_missing(error, service_account)}"
+        ) from error
     if chosen is None or chosen.user is None:
         raise ValueError("--inference-pool: no access to Kubernetes: its configuration names no user")
     return chosen
+
+
+def _missing(error: Exception, service_account: str) -> str:
+    """What would give access, in one line; files say what is wrong with them in several."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    if named := os.environ.get("KUBECONFIG"):
+        return f"KUBECONFIG is {named!r}: {said}"
+    if Path(service_account).exists() or Path(DEFAULT_KUBECONFIG).expanduser().exists():
+        return said
+    return (
+        f"no service account of a pod in {service_account}, KUBECONFIG is not set, "
+        f"and there is no {DEFAULT_KUBECONFIG}"
+    )
 
 
 # What a client and its credentials fail with: the last three are of exec plugins and what they print.
@@ -115,9 +133,12 @@ async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
 
 
 def _refused(status: int, content: bytes) -> ClusterError:
-    # The beginning says what is missing ("... is forbidden: User ... cannot watch resource ...").
-    said = content[:500].decode("utf-8", "replace")
-    return ClusterError(status, f"the Kubernetes API answered {status}: {said}")
+    # Its message says what is missing ("... is forbidden: User ... cannot watch resource ...").
+    try:
+        said = msgspec.json.decode(content, type=Status).message
+    except msgspec.DecodeError:  # of something in between, which speaks no Kubernetes
+        said = content.decode("utf-8", "replace")
+    return ClusterError(status, f"the Kubernetes API answered {status}: {' '.join(said.split())[:500]}")
 
 
 def _unreached(error: Exception) -> ClusterError:

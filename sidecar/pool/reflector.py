@@ -36,6 +36,8 @@ _FIRST_DELAY_S, _MOST_DELAY_S = 0.5, 30.0
 _LASTED_S = 5.0
 # The API's word for a version that it has forgotten: everything is to be listed again.
 _GONE = 410
+# Its words for credentials that it does not know, and for what they do not allow (RBAC).
+_DENIED = frozenset((401, 403))
 
 logger = logging.getLogger("sidecar.pool")
 
@@ -89,7 +91,11 @@ class Reflector(Generic[T]):
 
     async def _failed(self, error: ClusterError) -> None:
         level = logging.DEBUG if self._failures else logging.WARNING
-        logger.log(level, "watching %s failed, what is known stays: %s", self._collection.path, error)
+        if error.status in _DENIED:
+            what = "--inference-pool: no leave to list and watch %s, what is known stays: %s"
+        else:
+            what = "watching %s failed, what is known stays: %s"
+        logger.log(level, what, self._collection.path, error)
         if error.status is not None:
             self._version = None  # the server is there and refuses: only a list is sure to go on
         await self._api.renew()

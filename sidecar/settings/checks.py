@@ -1,46 +1,20 @@
-"""Finds what is wrong with settings that are each right: not working yet, of no use, or not going together.
+"""Finds what is wrong with settings that are each right and do not go together.
 
 Rule: a problem is one line that begins with the flag as it was given; nothing is changed, nothing is raised.
+What the peer starts with is no problem; where it has no effect, `idle` tells of it.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sidecar.settings.durations import format_duration
-from sidecar.settings.flag import settings_of
-from sidecar.settings.groups_more import MoRIIO
-from sidecar.settings.model import BY_FIELD, SETTINGS, Settings
-from sidecar.settings.sources import Said
+from sidecar.settings.model import BY_FIELD, Settings
 
 _LAST_PORT = 65535
 # vLLM 0.32: a decoder keeps blocks for 480 s (nixl/base_scheduler.py, decoder_kv_blocks_ttl), and nobody may
 # read them in the last 5 s of that (nixl/pull_worker.py).
 _LONGEST_TTL_S = 470
-
-
-def not_yet(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
-    """Name every flag or YAML key whose value asks for what this release does not do."""
-    for setting in SETTINGS:
-        value = getattr(settings, setting.field)
-        given = said.get(setting.field)
-        if given is not None and not given.inert and not setting.works(value):
-            working = ", ".join(map(setting.show, setting.facts.works or (setting.default,)))
-            yield f"{given.origin}: {setting.show(value)} is not supported yet, only {working}"
-
-
-# Flags that say something to one connector only.
-_ONLY_WITH = {"mooncake_bootstrap_port": "mooncake"}
-
-
-def idle(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
-    """Name every flag or YAML key that says what the chosen connector has no use for."""
-    for field, connector in _ONLY_WITH.items():
-        given = said.get(field)
-        if given is None or given.inert or settings.kv_connector == connector:
-            continue
-        if getattr(settings, field) != given.setting.default:
-            yield f"{given.origin}: goes with --kv-connector={connector} only, not {settings.kv_connector}"
 
 
 def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
@@ -62,7 +36,7 @@ _POOL_GROUP = "inference.networking.k8s.io"
 
 
 def _allowlist(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
-    if settings.pool_group != _POOL_GROUP:
+    if settings.enable_ssrf_protection and settings.pool_group != _POOL_GROUP:
         yield f"{name('pool_group')}: {settings.pool_group!r} is not supported, only {_POOL_GROUP}"
     if settings.enable_ssrf_protection and not (settings.inference_pool or settings.allowed_endpoints):
         yield f"{name('enable_ssrf_protection')}: needs --inference-pool or --allowed-endpoints"
@@ -107,9 +81,9 @@ def _ports(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
 
 
 def _certificates(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
-    if settings.cert_path is not None:
+    if settings.cert_path is not None and settings.secure_serving:
         yield from _certificate(settings.cert_path, name("cert_path"))
-    if settings.metrics_cert_dir is not None:
+    if settings.metrics_cert_dir is not None and settings.metrics_port:
         yield from _certificate(settings.metrics_cert_dir, name("metrics_cert_dir"))
     if settings.upstream_client_cert_dir is not None:
         yield from _certificate(settings.upstream_client_cert_dir, name("upstream_client_cert_dir"))
@@ -148,16 +122,9 @@ def _trust(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
 
 
 def _moriio(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
-    if not settings.moriio_write_mode:
-        # Variables set nothing in motion, and manifests set POD_IP for every pod. A flag means that the
-        # engines run MoRI-IO, and those end on a handoff of plain nixlv2: it has no transfer_id.
-        for setting in settings_of(MoRIIO):
-            if not setting.facts.env and getattr(settings, setting.field) != setting.default:
-                yield f"{name(setting.field)}: goes with --moriio-write-mode only"
+    if not settings.writes_moriio:
         return
     mode = name("moriio_write_mode")
-    if settings.kv_connector != "nixlv2":
-        yield f"{mode}: goes with --kv-connector=nixlv2 only, not {settings.kv_connector}"
     if not settings.moriio_local_pod_ip:
         yield f"{mode}: needs this pod's address (--moriio-local-pod-ip or POD_IP)"
     for field in ("moriio_remote_hosts", "moriio_decode_hosts"):

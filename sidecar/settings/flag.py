@@ -1,7 +1,7 @@
 """What a setting is besides its type and default: its flag, environment variable, help and standing.
 
 Rule: these facts are written once, in the field's annotation; parsing, --help, the flags table and the
-refusals of what does not work yet all read them from here.
+warnings of what does not work yet all read them from here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ class Flag:
     """The facts of one setting, for its field's annotation.
 
     `env` is the variable that sets it, `formerly` the deprecated name that still does. `works` are the values
-    that work in this release (None: all; (): the default only); others refuse to start. `by_flag` is False
+    that work in this release (None: all; (): the default only); others have no effect. `by_flag` is False
     for a setting that only a variable sets, `by_yaml` for one that YAML cannot set.
     """
 
@@ -60,11 +60,11 @@ class Setting:
         return text if text.isprintable() else repr(text)
 
     def standing(self) -> str:
-        """Say what of it does not work yet, for people; "" when everything does."""
+        """Say what of it has no effect yet, for people; "" when everything has."""
         works = self.facts.works
         if works is None:
             return ""
-        return f"yet only {', '.join(map(self.show, works))}" if works else "not supported yet"
+        return f"yet only {', '.join(map(self.show, works))}" if works else "without effect"
 
 
 class Group(BaseModel):

@@ -115,6 +115,10 @@ class Transfer(Group):
             env="ENABLE_PREFILLER_SAMPLING",
         ),
     ] = False
+    enable_speculative_prefill: Annotated[
+        kinds.Boolean,
+        Flag("The Go sidecar's: nothing is computed ahead of a chat's next turn here.", works=()),
+    ] = False
     prefill_max_retries: Annotated[
         kinds.CountOrZero, Flag("Further attempts at a prefill that got 502, 503, 504 or no connection.")
     ] = 0

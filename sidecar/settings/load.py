@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sidecar.settings.argv import read_argv
-from sidecar.settings.checks import conflicts, idle, not_yet
+from sidecar.settings.checks import conflicts
 from sidecar.settings.environment import read_environment
+from sidecar.settings.idle import idle
 from sidecar.settings.model import BY_FIELD, Settings
 from sidecar.settings.sources import Said, Source
 from sidecar.settings.yaml_source import read_yaml
@@ -40,7 +41,8 @@ def load(
 ) -> Settings:
     """Return the settings that `argv` (without the program's and the command's name) and `environ` ask for.
 
-    `warn` is called with one line per deprecated flag. Raises SettingsError with every problem found.
+    `warn` is called with one line per deprecated flag, and per flag or YAML key without effect. Raises
+    SettingsError with every problem found.
     """
     flags, environment = read_argv(argv), read_environment(environ)
     yaml = read_yaml(flags.said)
@@ -55,13 +57,11 @@ def load(
         # pydantic names them in the order in which it found the fields; users know that of --help.
         errors = sorted(refused.errors(), key=lambda error: _ORDER[str(error["loc"][0])])
         raise SettingsError([*problems, *(_line(error, said) for error in errors)]) from None
-    problems += [
-        *not_yet(settings, said),
-        *idle(settings, said),
-        *conflicts(settings, lambda field: _name(field, said)),
-    ]
+    problems += conflicts(settings, lambda field: _name(field, said))
     if problems:
         raise SettingsError(problems)
+    for warning in idle(settings, said):
+        warn(warning)
     return settings.model_copy(update=_peer_logging(settings))
 
 

@@ -60,6 +60,11 @@ class Settings(
         # own.
         BaseSettings.__init__(self, _build_sources=(sources, {}))
 
+    @property
+    def writes_moriio(self) -> bool:
+        """Whether MoRI-IO's write mode is on; the peer too asks for it within nixlv2 only."""
+        return self.moriio_write_mode and self.kv_connector == "nixlv2"
+
 
 SETTINGS: tuple[Setting, ...] = tuple(setting for group in GROUPS for setting in settings_of(group))
 BY_NAME = by_name(SETTINGS)

@@ -20,8 +20,7 @@ from sidecar.settings.reading import Text
 class Said:
     """One mention of a setting: `text` as it was given, `origin` as a user would name the place.
 
-    `inert`: a value that does not work yet is ignored, not refused (variables: manifests set them for every
-    pod).
+    `inert`: nobody is told where it has no effect (variables: manifests set them for every pod).
     """
 
     setting: Setting
@@ -64,11 +63,21 @@ def merge(mentions: Iterable[Said], reading: Reading) -> Reading:
             warning = f"{said.origin} is deprecated, use {said.setting.name}"
             reading.warnings.extend([] if warning in reading.warnings else [warning])
         if before is not None and before.deprecated != said.deprecated and _differ(before, said):
-            reading.problems.append(
-                f"{said.origin}: {said.text!r} contradicts {before.origin} {before.text!r}"
-            )
+            said = _settled(before, said, reading)
         reading.said[name] = _joined(before, said)
     return reading
+
+
+def _settled(before: Said, said: Said, reading: Reading) -> Said:
+    """Which of two names that disagree is meant, or what is wrong with that."""
+    if said.setting.kind.bare is not None:
+        # The peer's booleans share one variable, so that TLS would hang on which of them stands last.
+        reading.problems.append(f"{said.origin}: {said.text!r} contradicts {before.origin} {before.text!r}")
+        return said
+    # llm-d-router pkg/sidecar/proxy/options.go, Complete: the old name counts where the new one is absent.
+    old, new = (before, said) if before.deprecated else (said, before)
+    reading.warnings.append(f"{old.origin}: has no effect beside {new.origin}")
+    return new
 
 
 def _joined(before: Said | None, said: Said) -> Said:

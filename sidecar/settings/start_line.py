@@ -15,7 +15,7 @@ def start_line(settings: Settings, version: str) -> str:
     """Return e.g. `sidecar 0.1.0 on https://*:8000, decoder ..., connector nixlv2; try: curl -k ...`."""
     scheme = "https" if settings.secure_serving else "http"
     decoder = "https" if "decoder" in settings.enable_tls else "http"
-    mode = " in MoRI-IO write mode" if settings.moriio_write_mode else ""
+    mode = " in MoRI-IO write mode" if settings.writes_moriio else ""
     mode += " with p2p pulls" if settings.enable_p2p_pull else ""
     try_host = "localhost" if settings.host in _EVERY_INTERFACE else _literal(settings.host)
     also = "".join(f", {each}" for each in _extras(settings))

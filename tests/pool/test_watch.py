@@ -370,13 +370,34 @@ def test_no_access_is_one_line_that_begins_with_the_flag(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    with pytest.raises(ValueError, match=r"^--inference-pool: no access to Kubernetes: .*kube/config"):
+    with pytest.raises(ValueError, match=r"^--inference-pool: no access to Kubernetes: ") as nothing:
         credentials(str(tmp_path / "none"))
+    assert str(nothing.value).partition("Kubernetes: ")[2] == (
+        f"no service account of a pod in {tmp_path / 'none'}, KUBECONFIG is not set, "
+        "and there is no ~/.kube/config"
+    )
     broken = tmp_path / "broken.yaml"
     broken.write_text("{[")
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(broken))
-    with pytest.raises(ValueError, match=r"^--inference-pool: no access to Kubernetes: "):
+    with pytest.raises(
+        ValueError, match=r"^--inference-pool: no access to Kubernetes: KUBECONFIG is .*$"
+    ) as bad:
         credentials()
+    assert "\n" not in str(bad.value)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_no_leave_is_one_line_that_names_the_flag_and_what_is_missing(
+    api: KubeApi, account: Path, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    api.refusals = [status, status]
+    async with watching(account) as watch:
+        await until(lambda: watch.synced)
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warned == [
+        f"--inference-pool: no leave to list and watch {POOLS}, what is known stays: "
+        f"the Kubernetes API answered {status}: refused by the script"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "p2p-connector-port": ("7999", 7999),
     "enable-p2p-pull": ("true", True),
     "enable-prefiller-sampling": ("true", True),
+    "enable-speculative-prefill": ("true", True),
     "prefill-max-retries": ("3", 3),
     "prefill-retry-backoff": ("20ms", 0.02),
     "prefill-failure-policy": ("local", "local"),

@@ -1,5 +1,7 @@
 """Flags are read in every spelling of Go's pflag, and in no other."""
 
+import itertools
+
 import pytest
 
 from sidecar.settings.argv import read_argv
@@ -133,10 +135,16 @@ def test_a_deprecated_flag_is_its_successor_and_warns_once(old: str, new: str, s
     assert reading.said.keys() == {BY_NAME[new].field}
 
 
-def test_a_deprecated_flag_must_agree_with_its_successor() -> None:
-    assert problems_of("--vllm-port=8201", "--model-server-port=8202") == [
-        "--model-server-port: '8202' contradicts --vllm-port '8201'"
-    ]
+@pytest.mark.parametrize(
+    "argv", list(itertools.permutations(("--vllm-port=8201", "--model-server-port=8202")))
+)
+def test_a_deprecated_flag_has_no_effect_beside_its_successor(argv: tuple[str, ...]) -> None:
+    reading = read_argv(argv)
+    assert (reading.problems, reading.said["model_server_port"].text) == ([], "8202")
+    assert reading.warnings[-1] == "--vllm-port: has no effect beside --model-server-port"
+
+
+def test_a_deprecated_boolean_must_agree_with_its_successor() -> None:
     assert problems_of("--secure-serving", "--secure-proxy=0") == [
         "--secure-proxy: '0' contradicts --secure-serving 'true'"
     ]

@@ -22,6 +22,13 @@ def loaded(*argv: str, **environ: str) -> Settings:
     return load(argv, environ, warn=refuse)
 
 
+def warnings_of(*argv: str) -> list[str]:
+    """What the user of these, which start, is told."""
+    warnings: list[str] = []
+    load(argv, {}, warn=warnings.append)
+    return warnings
+
+
 def problems_of(*argv: str, **environ: str) -> list[str]:
     with pytest.raises(SettingsError) as refused:
         load(argv, environ, warn=refuse)
@@ -52,6 +59,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "p2p_connector_port": 7777,
         "enable_p2p_pull": False,
         "enable_prefiller_sampling": False,
+        "enable_speculative_prefill": False,
         "prefill_max_retries": 0,
         "prefill_retry_backoff_s": 0.2,
         "prefill_failure_policy": "fail",
@@ -142,7 +150,7 @@ LEVELS = {
     "names", [c for n in (1, 2, 3) for c in itertools.combinations(LEVELS, n)], ids="+".join
 )
 def test_a_flag_wins_over_its_variable_over_yaml_over_the_default(names: tuple[str, ...]) -> None:
-    argv = [LEVELS[name][0] for name in names if name != "variable"]
+    argv = ["--kv-connector=offloading", *(LEVELS[name][0] for name in names if name != "variable")]
     environ = {"P2P_CONNECTOR_PORT": LEVELS["variable"][0]} if "variable" in names else {}
     assert load(argv, environ, warn=refuse).p2p_connector_port == LEVELS[names[0]][1]
 
@@ -302,7 +310,8 @@ def test_a_wrong_variable_is_refused_by_its_name_and_the_flags(
 
 
 def test_a_flag_makes_a_wrong_variable_harmless() -> None:
-    assert loaded("--p2p-connector-port=7001", P2P_CONNECTOR_PORT="x").p2p_connector_port == 7001
+    argv = ("--kv-connector=offloading", "--p2p-connector-port=7001")
+    assert loaded(*argv, P2P_CONNECTOR_PORT="x").p2p_connector_port == 7001
 
 
 def test_all_problems_are_listed_not_only_the_first() -> None:
@@ -324,16 +333,83 @@ def test_problems_of_spelling_are_listed_with_those_of_sense() -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch is not supported yet, only rfc3339"),
-        (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info is not supported yet, only error"),
+        (["--zap-time-encoding=EPOCH"], "--zap-time-encoding: epoch has no effect here, only rfc3339"),
+        (["--zap-stacktrace-level=info"], "--zap-stacktrace-level: info has no effect here, only error"),
         (
             ["--configuration=zap-stacktrace-level: info"],
-            "--zap-stacktrace-level (in --configuration): info is not supported yet, only error",
+            "--zap-stacktrace-level (in --configuration): info has no effect here, only error",
+        ),
+        (
+            ["--enable-speculative-prefill"],
+            "--enable-speculative-prefill: true has no effect here, only false",
         ),
     ],
 )
-def test_what_comes_later_refuses_to_start_with_one_line(argv: list[str], problem: str) -> None:
-    assert problems_of(*argv) == [problem]
+def test_a_value_that_only_the_peer_knows_starts_with_one_warning(argv: list[str], problem: str) -> None:
+    assert warnings_of(*argv) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (
+            ["--mooncake-bootstrap-port=9"],
+            "--mooncake-bootstrap-port: has no effect without --kv-connector=mooncake",
+        ),
+        (
+            ["--configuration={kv-connector: sglang, mooncake-bootstrap-port: 9}"],
+            "--mooncake-bootstrap-port (in --configuration): has no effect without --kv-connector=mooncake",
+        ),
+        (
+            ["--p2p-connector-port=9"],
+            "--p2p-connector-port: has no effect without --kv-connector=offloading or --enable-p2p-pull",
+        ),
+        (
+            ["--prefill-retry-backoff=1s"],
+            "--prefill-retry-backoff: has no effect without --prefill-max-retries",
+        ),
+        (
+            ["--cert-path=/nowhere", "--secure-serving=false"],
+            "--cert-path: has no effect without --secure-serving",
+        ),
+        (
+            ["--tls-min-version=VersionTLS13", "--secure-serving=false"],
+            "--tls-min-version: has no effect without --secure-serving or --metrics-cert-dir",
+        ),
+        (["--metrics-cert-dir=/nowhere"], "--metrics-cert-dir: has no effect without --metrics-port"),
+        (
+            ["--tls-insecure-skip-verify=encoder", "--enable-tls=decoder"],
+            "--tls-insecure-skip-verify: has no effect without the same stages in --enable-tls",
+        ),
+        (["--inference-pool=ns/pool"], "--inference-pool: has no effect without --enable-ssrf-protection"),
+        (["--pool-group=x-k8s.io"], "--pool-group: has no effect without --enable-ssrf-protection"),
+        (
+            ["--model-server-port=8202", "--vllm-port=8201"],
+            "--vllm-port: has no effect beside --model-server-port",
+        ),
+    ],
+)
+def test_what_the_peer_starts_with_starts_with_one_warning_where_it_has_no_effect(
+    argv: list[str], warning: str
+) -> None:
+    deprecated = "--vllm-port is deprecated, use --model-server-port"
+    assert [line for line in warnings_of(*argv) if line != deprecated] == [warning]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--p2p-connector-port=9", "--kv-connector=offloading"],
+        ["--p2p-connector-port=9", "--enable-p2p-pull"],
+        ["--prefill-retry-backoff=1s", "--prefill-max-retries=1"],
+        ["--tls-min-version=VersionTLS13"],
+        ["--tls-insecure-skip-verify=encoder,decoder", "--enable-tls=decoder"],
+        ["--inference-pool=ns/pool", "--enable-ssrf-protection"],
+        ["--mooncake-bootstrap-port=8998", "--p2p-connector-port=7777"],
+    ],
+)
+def test_what_has_an_effect_or_is_the_default_warns_of_nothing(argv: list[str]) -> None:
+    loaded(*argv)
 
 
 @pytest.mark.parametrize("name", CONNECTORS.keys() - {"moriio"})  # that one is nixlv2 in write mode
@@ -350,11 +426,6 @@ def test_every_flag_that_does_not_work_yet_may_say_its_default() -> None:
 def test_variables_of_what_comes_later_are_without_effect() -> None:
     environ = {variable: text for variable, (_field, text, _value) in VARIABLES.items()}
     assert loaded(**environ).inference_pool == "ns/pool"
-
-
-def test_flags_that_matter_only_later_are_accepted() -> None:
-    settings = loaded("--inference-pool=pool", "--tls-insecure-skip-verify=encoder")
-    assert settings.inference_pool == "pool"
 
 
 def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with_any() -> None:
@@ -374,17 +445,6 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
         (
             ["--enable-p2p-pull", "--kv-connector=mooncake"],
             ["--enable-p2p-pull: goes with --kv-connector=nixlv2 only, not mooncake"],
-        ),
-        (
-            ["--mooncake-bootstrap-port=9"],
-            ["--mooncake-bootstrap-port: goes with --kv-connector=mooncake only, not nixlv2"],
-        ),
-        (
-            ["--configuration={kv-connector: sglang, mooncake-bootstrap-port: 9}"],
-            [
-                "--mooncake-bootstrap-port (in --configuration): goes with --kv-connector=mooncake only, "
-                "not sglang"
-            ],
         ),
         (
             ["--enable-bidirectional-kv-xfer", "--kv-connector=offloading"],
@@ -422,7 +482,7 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
             ["--metrics-port: 8003 is one of the 4 ranks' ports from --port 8000"],
         ),
         (
-            ["--metrics-cert-dir=/nowhere"],
+            ["--metrics-cert-dir=/nowhere", "--metrics-port=9"],
             ["--metrics-cert-dir: '/nowhere' is not a directory"],
         ),
     ],
@@ -515,7 +575,7 @@ def test_whatever_is_given_the_answer_is_settings_or_lines_that_can_be_printed(a
             "--enable-ssrf-protection: needs --inference-pool or --allowed-endpoints",
         ),
         (
-            ["--pool-group=x-k8s.io"],
+            ["--pool-group=x-k8s.io", "--enable-ssrf-protection", "--inference-pool=p"],
             "--pool-group: 'x-k8s.io' is not supported, only inference.networking.k8s.io",
         ),
         (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.connectors import CONNECTORS
+from sidecar.parts import deciders
 from sidecar.settings import Settings, SettingsError, load
 
 POD = {"POD_IP": "10.0.0.1"}
@@ -15,6 +17,13 @@ def problems_of(*argv: str, environ: dict[str, str] = POD) -> list[str]:
     with pytest.raises(SettingsError) as refused:
         load(argv, environ)
     return refused.value.problems
+
+
+def warnings_of(*argv: str, environ: dict[str, str] = POD) -> list[str]:
+    """What the user of these, which start, is told."""
+    warnings: list[str] = []
+    load(argv, environ, warn=warnings.append)
+    return warnings
 
 
 def loaded(*argv: str, environ: dict[str, str] = POD) -> Settings:
@@ -37,16 +46,33 @@ def loaded(*argv: str, environ: dict[str, str] = POD) -> Settings:
         ("decode-hosts", "d0"),
     ],
 )
-def test_a_flag_without_write_mode_refuses_to_start_and_its_default_does_not(flag: str, value: str) -> None:
-    refusal = f"--moriio-{flag}: goes with --moriio-write-mode only"
-    assert problems_of(f"--moriio-{flag}={value}") == [refusal]
-    assert problems_of(f"--moriio-{flag}={value}", f"{WRITE}=false") == [refusal]
-    assert problems_of(f"--configuration=moriio-{flag}: {value}") == [
-        f"--moriio-{flag} (in --configuration): goes with --moriio-write-mode only"
+def test_a_flag_without_write_mode_warns_and_its_default_does_not(flag: str, value: str) -> None:
+    why = "has no effect without --moriio-write-mode and --kv-connector=nixlv2"
+    assert warnings_of(f"--moriio-{flag}={value}") == [f"--moriio-{flag}: {why}"]
+    assert warnings_of(f"--moriio-{flag}={value}", f"{WRITE}=false") == [f"--moriio-{flag}: {why}"]
+    assert warnings_of(f"--configuration=moriio-{flag}: {value}") == [
+        f"--moriio-{flag} (in --configuration): {why}"
     ]
+    assert warnings_of(WRITE, f"--moriio-{flag}={value}") == []
     default = getattr(loaded(), f"moriio_{flag.replace('-', '_')}", None)
     if isinstance(default, int):
-        assert not loaded(f"--moriio-{flag}={str(default).lower()}").moriio_write_mode
+        assert warnings_of(f"--moriio-{flag}={str(default).lower()}") == []
+
+
+def test_pods_that_are_not_counted_on_are_not_counted() -> None:
+    assert len(warnings_of("--moriio-remote-hosts=p0,p1", "--moriio-dp-size=16")) == 2
+
+
+@pytest.mark.parametrize("environ", [POD, {}])
+def test_write_mode_with_another_connector_warns_and_that_connector_works(environ: dict[str, str]) -> None:
+    argv = (WRITE, "--moriio-tp-size=2", "--kv-connector=offloading")
+    assert warnings_of(*argv, environ=environ) == [
+        "--moriio-write-mode: has no effect without --kv-connector=nixlv2",
+        "--moriio-tp-size: has no effect without --moriio-write-mode and --kv-connector=nixlv2",
+    ]
+    settings = load(argv, environ, warn=lambda line: None)
+    assert not settings.writes_moriio
+    assert deciders(settings).connector is CONNECTORS["offloading"]
 
 
 def test_variables_alone_set_nothing_in_motion() -> None:
@@ -78,11 +104,6 @@ def test_write_mode_starts_with_all_that_it_needs(argv: list[str], environ: dict
             ["--moriio-local-pod-ip="],
             POD,
             "--moriio-write-mode: needs this pod's address (--moriio-local-pod-ip or POD_IP)",
-        ),
-        (
-            ["--kv-connector=offloading"],
-            POD,
-            "--moriio-write-mode: goes with --kv-connector=nixlv2 only, not offloading",
         ),
         (
             ["--moriio-remote-hosts=p0,p1", "--moriio-dp-size=16"],

@@ -102,8 +102,9 @@ def test_an_empty_document_sets_nothing(yaml: str) -> None:
         ),
         ("<<: {port: 1}", "--configuration: unknown key '<<'"),
         (
-            "vllm-port: 1\nmodel-server-port: 2",
-            "--model-server-port (in --configuration): '2' contradicts --vllm-port (in --configuration) '1'",
+            "secure-proxy: true\nsecure-serving: false",
+            "--secure-serving (in --configuration): 'false' contradicts "
+            "--secure-proxy (in --configuration) 'true'",
         ),
     ],
 )
