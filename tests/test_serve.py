@@ -160,7 +160,7 @@ async def test_nothing_secret_is_logged_or_traced(tmp_path: Path) -> None:
         assert [secret for secret in SECRETS if secret in sidecar.log + sidecar.output] == []
 
 
-@pytest.mark.parametrize(("verified", "status"), [(False, 200), (True, 503)])
+@pytest.mark.parametrize(("verified", "status"), [(False, 200), (True, 502)])
 async def test_engines_are_reached_over_tls_and_verified_unless_told_otherwise(
     tmp_path: Path, verified: bool, status: int
 ) -> None:
