@@ -44,7 +44,7 @@ _APART = [
 
 
 def reported(text: bytes) -> tuple[int | None, int | None]:
-    """The prompt tokens, and the cached ones among them, that an answer or its end reports last; else None."""
+    """The prompt tokens, and the cached ones among them, that an answer, or its end, reports; else None."""
     # What stands last stands behind the last such key, mostly, and that is little to look through.
     usage = text[text.rfind(b'"usage"') :] if b'"usage"' in text else text
     prompt, cached = _last(_PROMPT, usage, text), _last(_CACHED, usage, text) if b"cache" in text else None
