@@ -109,6 +109,7 @@ class Exchange:
         named = routing.permitted(named, allowlist)
         call = await read_call(client, api, services.limits)
         self._record.request_bytes = client.body_bytes
+        self._record.model = call.body.get("model")
         route = services.planner.settled(call, named)
         if route.source and (refusal := await self._refusal(route.source, route)):
             route = route.without_source(refusal)

@@ -37,13 +37,20 @@ def cached_tokens(answer: Body) -> int:
 # escaped, so that nothing in a prompt or a completion can look like one of these keys.
 _CACHED = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})\b')
 _PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})\b')
+# Anthropic's `input_tokens` are without these (vLLM 0.32 anthropic/serving.py); all others count them in.
+_APART = [
+    re.compile(rb'"cache_%b_input_tokens"\s*:\s*(\d{1,12})\b' % kind) for kind in (b"read", b"creation")
+]
 
 
 def reported(text: bytes) -> tuple[int | None, int | None]:
-    """The prompt tokens and the cached ones that an answer, or the end of one, reports last; else None."""
+    """The prompt tokens, and the cached ones among them, that an answer, or its end, reports; else None."""
     # What stands last stands behind the last such key, mostly, and that is little to look through.
     usage = text[text.rfind(b'"usage"') :] if b'"usage"' in text else text
-    return _last(_PROMPT, usage, text), _last(_CACHED, usage, text) if b"cache" in text else None
+    prompt, cached = _last(_PROMPT, usage, text), _last(_CACHED, usage, text) if b"cache" in text else None
+    if prompt is not None and b"_input_tokens" in text:
+        prompt += sum(_last(pattern, usage, text) or 0 for pattern in _APART)
+    return prompt, cached
 
 
 def _last(pattern: re.Pattern[bytes], usage: bytes, text: bytes) -> int | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.api import APIS
 from sidecar.body import Body
-from sidecar.usage import SseUsage, cached_tokens, rewritten
+from sidecar.usage import SseUsage, cached_tokens, reported, rewritten
 from tests.json_texts import json_objects, members_of
 
 BY_NAME = {api.name: api for api in APIS}
@@ -345,3 +345,24 @@ def _has_usage(line: bytes) -> bool:
         return False
     usage = event.get("usage") if isinstance(event, dict) else None
     return isinstance(usage, dict) and b'"usage"' in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"usage":{"prompt_tokens":70,"prompt_tokens_details":{"cached_tokens":64}}}', (70, 64)),
+        (b'{"usage":{"input_tokens":70,"input_tokens_details":{"cached_tokens":64}}}', (70, 64)),
+        (b'{"usage":{"prompt_tokens":70,"prompt_tokens_details":null}}', (70, None)),
+        (b'{"usage":{"input_tokens":6,"cache_read_input_tokens":64}}', (70, 64)),
+        (
+            b'{"usage":{"input_tokens":2,"cache_read_input_tokens":64,"cache_creation_input_tokens":4}}',
+            (70, 64),
+        ),
+        (b'{"usage":{"input_tokens":70,"cache_read_input_tokens":null}}', (70, None)),
+        (b'{"content":"\\"usage\\":{\\"prompt_tokens\\":9}"}', (None, None)),
+    ],
+)
+def test_what_an_answer_reports_counts_cached_tokens_among_the_prompts(
+    text: bytes, expected: tuple[int | None, int | None]
+) -> None:
+    assert reported(text) == expected

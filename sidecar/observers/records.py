@@ -31,7 +31,7 @@ class ExchangeRecord:
     without that. denied_target: the prefiller that SSRF protection did not allow.
     trace_id: of the request's trace, 32 lower-case hex digits; None without tracing.
     writes: in how many pieces the answer's body was written. request_bytes: of the request's body as it was
-    sent, where it was read.
+    sent, where it was read. model: the body's own, as it is spelled in JSON, where the body was read.
     """
 
     method: str
@@ -57,6 +57,7 @@ class ExchangeRecord:
     sent_bytes: int = 0
     writes: int = 0
     request_bytes: int = 0
+    model: bytes | None = None
     legs: list[LegRecord] = field(default_factory=list)
 
 

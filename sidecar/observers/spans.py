@@ -15,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from sidecar.api import APIS
 from sidecar.endpoint import Endpoint
+from sidecar.errors import LegRefused
 from sidecar.observers.records import Attempt, ExchangeRecord
 from sidecar.routing import NoPull, Route
 
@@ -141,7 +142,7 @@ def attempt_failure(record: Attempt, error: BaseException | None) -> Failure | N
     if isinstance(error, asyncio.CancelledError):
         return Failure("cancelled", "cancelled")
     label = record.error or (type(error).__name__ if error is not None else None)
-    if label is not None:
+    if label is not None and label != LegRefused.label:  # a whole answer, whose status says it
         return Failure(label, _words(label))
     if record.status is not None and record.status >= 400:
         return Failure(str(record.status), None)

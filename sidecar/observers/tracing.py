@@ -33,6 +33,7 @@ from sidecar.observers import (
     Observer,
     PullRecord,
     Watch,
+    genai,
     leg_spans,
     propagation,
     pull_spans,
@@ -168,6 +169,7 @@ class Tracing(Observer):
     def _told_of_exchange(self, record: ExchangeRecord, error: BaseException | None) -> Told:
         attributes = spans.exchange_start(record, self._scheme, self._own)
         attributes |= spans.exchange_end(record, self._connector, self._ec_connector)
+        attributes |= genai.attributes(record, self._connector)
         return attributes, spans.exchange_failure(record, error)
 
     def _told_of_leg(self, record: LegRecord, error: BaseException | None) -> Told:

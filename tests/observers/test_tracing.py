@@ -31,6 +31,8 @@ from tests.observers.play import DECODER, PREFILLER, SOURCE, Answer, Node, attem
 
 SERVER = {"http.request.method": "POST", "url.scheme": "http", "url.path": "/v1/chat/completions"}
 ROUTED = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.provider.name": "vllm",
     "llm_d.openai.api": "chat_completions",
     "llm_d.pd_proxy.connector": "nixlv2",
     "llm_d.pd_proxy.kv_connector": "nixlv2",
