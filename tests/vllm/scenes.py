@@ -6,6 +6,7 @@ Rule: asserts only that the scene is set; what a scenario promises is asserted i
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from tests.vllm.asking import Answer, Api, Body, post, pulled_tokens
@@ -22,7 +23,8 @@ PROMPT_TOKENS = 161
 """Five blocks of 32 and one token more, which is computed wherever the blocks come from."""
 PREFIX_TOKENS = 96
 """Three blocks: what a source holds of a prompt of PROMPT_TOKENS."""
-# A sidecar writes its line right after the answer's last byte.
+# A sidecar writes its lines together, every 0.1 s: this long after an answer its line has been written.
+_LINES_LATE_S = 0.5
 _LINE_WITHIN_S = 5.0
 
 
@@ -48,6 +50,7 @@ class Lines:
 
     def __init__(self, log_name: str) -> None:
         self._path = LOGS / f"{log_name}.log"
+        time.sleep(_LINES_LATE_S)  # none of what went before is in them
         self._from_byte = self._path.stat().st_size
 
     def exchanges(self) -> list[dict[str, Any]]:
