@@ -139,15 +139,17 @@ def _metrics_port(settings: Settings, ports: Ports, *, rows: int) -> MetricsPort
 def _tracing(settings: Settings, rank: int) -> Tracing | None:
     if not settings.tracing:
         return None
-    from sidecar.observers.tracing import Tracing, tracer_provider  # only when it is on
+    from sidecar.observers.spans import Setting  # only when it is on
+    from sidecar.observers.tracing import Tracing, tracer_provider
 
-    return Tracing(
-        tracer_provider(os.environ, __version__),
+    setting = Setting(
         settings.kv_connector,
         ec_connector=settings.ec_connector,
         scheme="https" if settings.secure_serving else "http",
         own=own_endpoint(settings, rank),
+        guarded=settings.source_guard == "on",
     )
+    return Tracing(tracer_provider(os.environ, __version__), setting)
 
 
 def _try_tracing(settings: Settings) -> int:

@@ -22,7 +22,8 @@ def leg_end(record: LegRecord, connector: str) -> Attributes:
         case Role.DECODE:
             return attributes | _decode(record)
         case Role.ENCODE | Role.LOOKUP | Role.TOKENIZE:
-            return attributes | {"server.address": record.leg.target.host}
+            target = record.leg.target
+            return attributes | {"server.address": target.host, "server.port": target.port}
 
 
 def leg_failure(record: LegRecord, error: BaseException | None) -> Failure | None:

@@ -15,11 +15,15 @@ from sidecar.observers.spans import Attributes
 _FIGURES = ("moved_bytes", "moved_tokens", "prompt_tokens", "cached_tokens")
 
 
-def attributes(record: PullRecord) -> Attributes:
-    """What is known once a pull is settled. Figures that cannot be attributed are left out, never zero."""
+def attributes(record: PullRecord, *, guarded: bool) -> Attributes:
+    """What is known once a pull is settled. Figures that cannot be attributed are left out, never zero.
+
+    guarded: whether the source guard was asked. It admitted this source, or there would be no pull.
+    """
     told: Attributes = {
         "sidecar.pull.source": record.source.host,
         "sidecar.pull.p2p_port": record.source.port,
+        "sidecar.pull.guard": "admitted" if guarded else "off",
         "sidecar.pull.kv_request_id": record.kv_request_id,
         "sidecar.pull.engine": record.engine.netloc,
         "sidecar.pull.outcome": str(record.outcome),

@@ -21,6 +21,22 @@ from sidecar.routing import NoPull, Route
 
 Attributes = dict[str, AttributeValue]
 
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What spans tell of this sidecar itself.
+
+    connector and ec_connector: `--kv-connector`, `--ec-connector`. scheme and own: how it is reached, own
+    when known. guarded: `--source-guard`.
+    """
+
+    connector: str
+    ec_connector: str | None = None
+    scheme: str = "http"
+    own: Endpoint | None = None
+    guarded: bool = False
+
+
 # OpenTelemetry HTTP conventions, http.request.method: any other is "_OTHER", and "HTTP" in a span's name.
 _METHODS = frozenset(("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"))
 

@@ -25,7 +25,6 @@ from opentelemetry.trace import (
 )
 
 from sidecar import __version__
-from sidecar.endpoint import Endpoint
 from sidecar.observers import (
     Attempt,
     ExchangeRecord,
@@ -59,31 +58,19 @@ _RANDOM = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
 
 
 class Tracing(Observer):
-    """`--tracing`. connector and ec_connector: `--kv-connector`, `--ec-connector`. scheme and own: how this
-    sidecar is reached, own when known.
+    """`--tracing`. setting: what spans tell of this sidecar itself.
 
     With `OTEL_SDK_DISABLED` it watches nothing and leaves headers alone.
     """
 
-    def __init__(
-        self,
-        provider: TracerProvider,
-        connector: str,
-        *,
-        ec_connector: str | None = None,
-        scheme: str = "http",
-        own: Endpoint | None = None,
-    ) -> None:
+    def __init__(self, provider: TracerProvider, setting: spans.Setting) -> None:
         self._provider = provider
         tracer = provider.get_tracer("sidecar", __version__)
         self._ids = provider.id_generator
         self._sampler = tracer.sampler if isinstance(tracer, Tracer) else None
         self._spans = Spans(tracer) if isinstance(tracer, Tracer) else None
         self._early = None if self._sampler is None else early(self._sampler)
-        self._connector = connector
-        self._ec_connector = ec_connector
-        self._scheme = scheme
-        self._own = own
+        self._setting = setting
         # What is open now, by the identity of its record (records are mutable, so they have no hash).
         self._traces: dict[int, Recording | Dropped] = {}
         self._legs: dict[int, Recording] = {}
@@ -116,7 +103,10 @@ class Tracing(Observer):
             return self._early.drops(parent, trace_id)
         assert self._sampler is not None
         inside = Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
-        name, start = spans.exchange_name(record), spans.exchange_start(record, self._scheme, self._own)
+        name, start = (
+            spans.exchange_name(record),
+            spans.exchange_start(record, self._setting.scheme, self._setting.own),
+        )
         result = self._sampler.should_sample(inside, trace_id, name, SpanKind.SERVER, start)
         return not result.decision.is_sampled()  # type: ignore[no-untyped-call]
 
@@ -153,7 +143,10 @@ class Tracing(Observer):
         # Spans have the wall clock's times, records the monotonic clock's.
         zero_ns = time.time_ns() - time.monotonic_ns()
         text = pull_spans.failure(record)
-        told = pull_spans.attributes(record), None if text is None else spans.Failure(None, text)
+        told = (
+            pull_spans.attributes(record, guarded=self._setting.guarded),
+            None if text is None else spans.Failure(None, text),
+        )
         place = Place("pull", SpanKind.INTERNAL, self._child(leg), leg)
         end_s = record.first_byte_s or record.ended_s or time.monotonic()
         self._spans.over(place, told, zero_ns + int(record.started_s * 1e9), zero_ns + int(end_s * 1e9))
@@ -167,16 +160,16 @@ class Tracing(Observer):
             logger.warning("the last spans could not be exported within %g s and are lost", timeout_s)
 
     def _told_of_exchange(self, record: ExchangeRecord, error: BaseException | None) -> Told:
-        attributes = spans.exchange_start(record, self._scheme, self._own)
-        attributes |= spans.exchange_end(record, self._connector, self._ec_connector)
-        attributes |= genai.attributes(record, self._connector)
+        attributes = spans.exchange_start(record, self._setting.scheme, self._setting.own)
+        attributes |= spans.exchange_end(record, self._setting.connector, self._setting.ec_connector)
+        attributes |= genai.attributes(record, self._setting.connector)
         return attributes, spans.exchange_failure(record, error)
 
     def _told_of_leg(self, record: LegRecord, error: BaseException | None) -> Told:
-        return leg_spans.leg_end(record, self._connector), leg_spans.leg_failure(record, error)
+        return leg_spans.leg_end(record, self._setting.connector), leg_spans.leg_failure(record, error)
 
     def _told_of_chunks(self, record: ExchangeRecord, error: BaseException | None) -> Told:
-        return leg_spans.chunks_end(record, self._connector), leg_spans.chunks_failure(record, error)
+        return leg_spans.chunks_end(record, self._setting.connector), leg_spans.chunks_failure(record, error)
 
     def _chunked_decode(self, trace: Recording, record: ExchangeRecord) -> Recording:
         """The span of all chunks, which the first of them begins."""

@@ -14,6 +14,7 @@ from sidecar.api import APIS
 from sidecar.endpoint import Endpoint
 from sidecar.headers import Headers
 from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord
+from sidecar.observers.spans import Setting
 from sidecar.observers.tracing import Tracing
 from sidecar.plan import Leg, Peer, Role
 from sidecar.routing import Route
@@ -54,7 +55,7 @@ def stage(sampler: Sampler = DEFAULT_ON, **options: Any) -> Stage:
     exported = InMemorySpanExporter()
     provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    return Stage(Tracing(provider, "nixlv2", **options), exported)
+    return Stage(Tracing(provider, Setting("nixlv2", **options)), exported)
 
 
 def chat(route: Route | None, *headers: tuple[bytes, bytes], **fields: Any) -> ExchangeRecord:

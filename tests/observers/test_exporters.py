@@ -27,6 +27,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 from opentelemetry.sdk.trace import TracerProvider
 
 from sidecar.observers.exporters import TracingSettingError, tracer_provider
+from sidecar.observers.spans import Setting
 from sidecar.observers.tracing import Tracing
 from sidecar.plan import Role
 from sidecar.routing import Route
@@ -109,7 +110,7 @@ def test_spans_arrive_over_http_as_protobuf_with_the_service_they_come_from(
     with http_collector() as (url, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-        tracing = Tracing(tracer_provider(os.environ, "1.2.3"), "nixlv2")
+        tracing = Tracing(tracer_provider(os.environ, "1.2.3"), Setting("nixlv2"))
         play(tracing)
         tracing.shutdown()
     [(path, request)] = received
@@ -130,7 +131,7 @@ def test_spans_arrive_over_grpc_which_is_the_default(monkeypatch: pytest.MonkeyP
     server.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
-    tracing = Tracing(tracer_provider(os.environ, "1.2.3"), "nixlv2")
+    tracing = Tracing(tracer_provider(os.environ, "1.2.3"), Setting("nixlv2"))
     play(tracing)
     tracing.shutdown()
     server.stop(None).wait()
@@ -156,7 +157,7 @@ def test_an_unreachable_collector_is_one_warning_and_costs_requests_nothing(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.4")
     provider = tracer_provider({**os.environ, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}, "1.2.3")
-    tracing = Tracing(provider, "nixlv2")
+    tracing = Tracing(provider, Setting("nixlv2"))
     started_s = monotonic()
     for _ in range(200):
         play(tracing)
@@ -257,11 +258,11 @@ def test_nothing_is_imported_when_nothing_is_exported(
         monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{name}.trace_exporter", None)
     provider = tracer_provider(environ, "1.2.3")
     assert isinstance(provider, TracerProvider)
-    play(Tracing(provider, "nixlv2"))
+    play(Tracing(provider, Setting("nixlv2")))
 
 
 def test_the_console_exporter_writes_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
-    tracing = Tracing(tracer_provider({"OTEL_TRACES_EXPORTER": "console"}, "1.2.3"), "nixlv2")
+    tracing = Tracing(tracer_provider({"OTEL_TRACES_EXPORTER": "console"}, "1.2.3"), Setting("nixlv2"))
     play(tracing)
     tracing.shutdown()
     assert '"name": "POST /v1/chat/completions"' in capfd.readouterr().out

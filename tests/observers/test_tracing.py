@@ -23,6 +23,7 @@ from sidecar.errors import EngineDied, EngineUnreachable, LegRefused
 from sidecar.evidence import Outcome
 from sidecar.observers import ExchangeRecord, LegRecord, Observers, PullRecord
 from sidecar.observers.log import ExchangeLog
+from sidecar.observers.spans import Setting
 from sidecar.observers.tracing import Tracing
 from sidecar.plan import Chunk, Pull, Reply, Role
 from sidecar.routing import NoPull, Route
@@ -347,6 +348,7 @@ def pulling(record: ExchangeRecord) -> tuple[LegRecord, PullRecord]:
 PULL = {
     "sidecar.pull.source": "10.0.0.9",
     "sidecar.pull.p2p_port": 7777,
+    "sidecar.pull.guard": "off",
     "sidecar.pull.kv_request_id": "k",
     "sidecar.pull.engine": "localhost:8200",
     "sidecar.pull.local": False,
@@ -354,7 +356,7 @@ PULL = {
 
 
 def test_a_pull_is_a_span_under_its_leg_when_it_is_settled_after_all_else_has_ended() -> None:
-    played = stage()
+    played = stage(guarded=True)
     record = chat(Route(DECODER, source=SOURCE))
     with played.tracing.exchange(record):
         carrying, pull = pulling(record)
@@ -365,6 +367,7 @@ def test_a_pull_is_a_span_under_its_leg_when_it_is_settled_after_all_else_has_en
     played.tracing.pull(pull)
     told = {
         **PULL,
+        "sidecar.pull.guard": "admitted",
         "sidecar.pull.outcome": "moved",
         "sidecar.pull.moved_bytes": 4096,
         "sidecar.pull.moved_tokens": 64,
@@ -780,7 +783,7 @@ def test_shutdown_gives_up_on_a_collector_that_does_not_answer(caplog: pytest.Lo
     exporter = Stuck()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    tracing = Tracing(provider, "nixlv2")
+    tracing = Tracing(provider, Setting("nixlv2"))
     with tracing.exchange(chat(None)):
         pass
     tracing.shutdown(0.05)

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sidecar.endpoint import Endpoint
+from sidecar.observers.spans import Setting
 from sidecar.observers.tracing import Tracing
 from tests.engines import ScriptedEngine, complete, scripted
 from tests.observers.scenarios import Scenario, scenarios
@@ -65,9 +66,13 @@ async def played(scenario: Scenario, *headers: tuple[str, str]) -> Played:
         }
         if scenario.unreachable:
             engines["decoder"].port = _refusing_port()
-        tracing = Tracing(
-            provider, _flag(scenario, "kv", "nixlv2"), ec_connector=_flag(scenario, "ec"), own=OWN
+        setting = Setting(
+            _flag(scenario, "kv", "nixlv2"),
+            ec_connector=_flag(scenario, "ec"),
+            own=OWN,
+            guarded="--source-guard=off" not in scenario.flags,
         )
+        tracing = Tracing(provider, setting)
         flags = [*scenario.flags, *_bootstrap(engines)]
         sidecar = await stack.enter_async_context(
             serving(engines["decoder"].port, *flags, watchers=[tracing])
