@@ -17,10 +17,13 @@ _CLASSES = {hundred: f"{hundred}xx" for hundred in range(2, 6)}
 def failed(leg: LegRecord) -> bool:
     """No answer, one that was cut off, or one that is not 2xx; not one that may still come.
 
-    Nor a leg that was rescued: it was sent again at once, unless the client left in that moment.
+    Nor a leg that was rescued: it was sent again at once, unless the client left in that moment. Nor a chunk
+    whose refusal ended the text as a full context does: the exchange has no error then.
     """
     if leg.rescued:
         return leg is leg.exchange.legs[-1]
+    if leg.leg.chunk and leg.status is not None and leg.exchange.error is None:
+        return False
     if leg.error is not None or leg.status is None:
         return not _runs(leg)
     return not 200 <= leg.status < 300

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.observers import ExchangeRecord
@@ -9,7 +11,7 @@ from sidecar.observers.board import Board
 from sidecar.observers.families import FAMILIES, PREFIX
 from sidecar.observers.kinds import Histogram
 from sidecar.observers.metrics import Metrics
-from sidecar.plan import Role
+from sidecar.plan import Chunk, Role
 from sidecar.routing import NoPull, Route
 from tests.observers.play import DECODER, PREFILLER, chat, leg
 
@@ -158,6 +160,19 @@ def test_a_chunk_that_fails_is_one_sample_and_one_error() -> None:
     ran(record, Role.DECODE, 101.0, 102.0)
     ran(record, Role.DECODE, 102.0, 103.0, 500)
     assert counted(record) == ASKED | stage("decode", 2.0) | failed("decode")
+
+
+@pytest.mark.parametrize(("error", "errors"), [(None, {}), ("refused", {"request_errors_total decode": 1.0})])
+def test_a_chunk_whose_refusal_ends_the_text_is_no_error_and_any_other_is(
+    error: str | None, errors: dict[str, float]
+) -> None:
+    record = chat(Route(DECODER), error=error)
+    for index, status in enumerate((200, 400)):
+        begin_s = 101.0 + index
+        ran(record, Role.DECODE, begin_s, begin_s + 1.0, status, None if status == 200 else "refused")
+        last = record.legs[-1]
+        last.leg = replace(last.leg, chunk=Chunk(index, 8))
+    assert counted(record) == ASKED | stage("decode", 2.0) | errors
 
 
 @pytest.mark.parametrize(("encoded", "split"), [(False, {}), (True, {"disagg_requests_total e/pd": 1.0})])
