@@ -161,6 +161,11 @@ class Answer:
     def _interim(self, status: int) -> None:
         if status == 101 or status < 100:
             raise httpx.RemoteProtocolError(f"status {status} in the answer")
+        # RFC 9110 8.6 and RFC 9112 6.1 forbid both here; llhttp would take what follows for a body. An empty
+        # one changes nothing.
+        for name, value in self._fields:
+            if name.lower() in (_CONTENT_LENGTH, _TRANSFER_ENCODING) and value.strip() != b"0":
+                raise httpx.RemoteProtocolError(f"a body announced by status {status}")
         self._fields, self.reason = [], b""
         if status == 100 and self.continued is not None and not self.continued.done():
             self.continued.set_result(None)

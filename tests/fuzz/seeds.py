@@ -47,6 +47,8 @@ def _answers() -> list[bytes]:
     content = json.dumps(PREFILLED).encode()
     said = [fault.says("application/json", content) for fault in FAULTS.values()]
     said += [fault.says("text/event-stream", STREAM) for fault in FAULTS.values()]
+    # Found by fuzzing: llhttp takes a length for one even where no body can be.
+    said.append(b"HTTP/1.1 199 OK\r\ncontent-length: 2\r\n\r\n[eHTTP/1.1 202 OK\r\nx: y\r\n\r\n")
     return [method + wire for wire in said for method in (b"P", b"H")]
 
 

@@ -158,6 +158,29 @@ async def test_nothing_of_an_interim_answer_is_left_in_the_final_one(transport: 
         assert await body_of(response) == b"hello world"
 
 
+@pytest.mark.parametrize("status", [b"100 Continue", b"103 Early Hints", b"199 Else"])
+@pytest.mark.parametrize("framing", [b"Content-Length: 2", b"Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("cut", [0, 1], ids=["at once", "in two"])
+async def test_an_interim_answer_with_a_body_is_refused(
+    transport: Transport, status: bytes, framing: bytes, cut: int
+) -> None:
+    interim = b"HTTP/1.1 %b\r\n%b\r\n\r\n" % (status, framing)
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(*([interim, OK] if cut else [interim + OK]))
+
+    async with Hostile(script) as engine:
+        with pytest.raises(httpx.RemoteProtocolError, match="a body announced by status 1"):
+            await transport.handle_async_request(engine.get())
+
+
+async def test_an_interim_answer_may_say_that_it_has_no_body(transport: Transport) -> None:
+    interim = b"HTTP/1.1 100 Continue\r\nContent-Length: 0\r\n\r\n"
+    async with Hostile(answering(interim + OK)) as engine:
+        assert await body_of(await transport.handle_async_request(engine.get())) == b"ok"
+
+
 async def test_trailers_are_there_once_the_body_has_ended(transport: Transport) -> None:
     async with Hostile(answering(CHUNKED)) as engine:
         response = await transport.handle_async_request(engine.get())
