@@ -67,13 +67,16 @@ async def until(true: object, what: str) -> None:
 
 
 async def workers(sidecar: Command, count: int = 2) -> list[int]:
-    """The serving processes, once all of them listen."""
-    await until(lambda: len(children(sidecar.process.pid)) == count, "no workers")
-    pids = children(sidecar.process.pid)
-    async with asyncio.timeout(BOUND_S):
-        while not all(sockets(pid, sidecar.port, LISTEN) for pid in pids):
-            await asyncio.sleep(0.02)
-    return pids
+    """The serving processes, once all of them listen.
+
+    They are looked up anew each time: a killed one is a child, too, until it was waited for.
+    """
+
+    def listening() -> list[int]:
+        return [pid for pid in children(sidecar.process.pid) if sockets(pid, sidecar.port, LISTEN)]
+
+    await until(lambda: len(listening()) == len(children(sidecar.process.pid)) == count, "no workers")
+    return listening()
 
 
 async def connected(port: int, count: int = MANY) -> list[Connection]:
