@@ -107,7 +107,7 @@ def _split(text: str) -> tuple[str, int | None]:
 def _address(host: str) -> IPv4Address | IPv6Address | None:
     """The address that a normal host is; None for names, and for what only some readers take for an address.
 
-    "127.1" or "010.0.0.1" are such: inet_aton(3) reads them, and so may whoever connects.
+    "127.1" or "0x7f.0.0.1" are such: inet_aton(3) reads them, and so may whoever connects.
     """
     try:
         return ip_address(host)

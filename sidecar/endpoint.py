@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import functools
 import re
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import NamedTuple
 
 # RFC 1123 section 2.1 names (labels to 63 octets, 253 in all) and IPv4 literals, with "_" as the resolvers of
 # Kubernetes and Docker accept it.
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
+# What looks like an IPv4 address is one, or no host at all (WHATWG URL section 3.5, "ends in a number").
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){3}", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
@@ -74,4 +76,10 @@ def _normal_host(host: str) -> str:
             raise MalformedEndpoint("the host between brackets is not an IPv6 address") from None
     if not _NAME.fullmatch(host):
         raise MalformedEndpoint("no valid host before the port")
-    return host.lower().removesuffix(".")
+    host = host.lower().removesuffix(".")
+    if _NUMBERS.fullmatch(host):
+        try:
+            return str(IPv4Address(host))
+        except AddressValueError:
+            raise MalformedEndpoint("the host is not an IPv4 address") from None
+    return host

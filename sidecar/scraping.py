@@ -21,6 +21,9 @@ TIMEOUT_S = 2.0
 # vLLM's text is some 80 KB; with a hundred adapters and ranks it stays under this.
 MAX_BYTES = 8 * 1024 * 1024
 
+# A header's host that no URL can have: xn--a to IDNA.
+_NO_NAME = (httpx.InvalidURL, UnicodeError)
+
 # The engines that are asked, by their names in `--enable-tls`.
 _STAGES = {Role.PREFILL: "prefiller", Role.DECODE: "decoder"}
 
@@ -49,7 +52,7 @@ class Scraper:
                 return await self._text(await self._client(role), role, target)
         except TimeoutError:
             raise OSError(f"no answer within {TIMEOUT_S:g} s") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, *_NO_NAME) as error:
             raise OSError(str(error) or type(error).__name__) from None
 
     async def _client(self, role: Role) -> httpx.AsyncClient:

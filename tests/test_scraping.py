@@ -44,6 +44,13 @@ async def test_the_text_is_what_the_engine_answered() -> None:
         assert await scrape(Role.DECODE, Endpoint(engine.host, engine.port)) == b"a 1\nb 2\n"
 
 
+@pytest.mark.parametrize(("host", "reason"), [("999.1.1.1", "Invalid IPv4"), ("xn--a", "not allowed")])
+async def test_a_host_that_no_url_can_have_is_an_oserror(host: str, reason: str) -> None:
+    async with Scraper(EngineTLS(Trust())) as scrape:
+        with pytest.raises(OSError, match=reason):
+            await scrape(Role.PREFILL, Endpoint(host, 8000))
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
