@@ -19,8 +19,10 @@ class Counters:
     pulled_bytes and pulled_tokens: fetched from peers over P2P, and nothing else (local CPU restores are not
     in them). failures: jobs of that tier that failed. local_tokens: prompt tokens that were in the engine's
     own cache. computed_tokens and prefill_s: prompt tokens that it computed, and the time of all its
-    prefills. given_bytes: KV that the engine gave to peers. fetching: requests in a
-    stage of a KV fetch. deferred: requests that wait for something else than room in the batch.
+    prefills. served_bytes: KV that the engine gave to peers, which only the embedded engine counts apart.
+    written_bytes: what vLLM counts as written to that tier: blocks given to peers, and every block that
+    the engine stores itself. stored_bytes: these alone. fetching: requests in a stage of a KV fetch.
+    deferred: requests that wait for something else than room in the batch.
     """
 
     queries: float | None = None
@@ -30,7 +32,9 @@ class Counters:
     local_tokens: float | None = None
     computed_tokens: float | None = None
     prefill_s: float | None = None
-    given_bytes: float | None = None
+    served_bytes: float | None = None
+    written_bytes: float | None = None
+    stored_bytes: float | None = None
     fetching: float | None = None
     deferred: float | None = None
 
@@ -58,24 +62,30 @@ _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "local_tokens": ((b"vllm:prompt_tokens_by_source_total", b'source="local_cache_hit"'),),
     "computed_tokens": ((b"vllm:prompt_tokens_by_source_total", b'source="local_compute"'),),
     "prefill_s": ((b"vllm:request_prefill_time_seconds_sum", b""),),
-    "given_bytes": (
-        (b"vllm:kv_offload_tiering_write_bytes_total", _P2P),
-        (b"lab:p2p_served_bytes_total", b""),
-    ),
+    "served_bytes": ((b"lab:p2p_served_bytes_total", b""),),
+    "written_bytes": ((b"vllm:kv_offload_tiering_write_bytes_total", _P2P),),
+    "stored_bytes": ((b"vllm:kv_offload_store_bytes_total", b""),),
     "deferred": ((b"vllm:num_requests_waiting_by_reason", b'reason="deferred"'),),
     "fetching": ((b"vllm:num_requests_kv_fetch_by_stage", b""),),
 }
+
+# Fields that are zero where an engine announces a series of theirs (`# TYPE`) and has no number for it yet.
+_DECLARED = frozenset(("written_bytes", "stored_bytes"))
 
 
 def read(text: bytes) -> Counters:
     """The counters in a text of the Prometheus exposition format, whatever else is in it."""
     text = b"\n" + text
-    return Counters(**{field: _sum(text, series) for field, series in _SERIES.items()})
+    return Counters(
+        **{field: _sum(text, series, declared=field in _DECLARED) for field, series in _SERIES.items()}
+    )
 
 
-def _sum(text: bytes, series: tuple[tuple[bytes, bytes], ...]) -> float | None:
+def _sum(text: bytes, series: tuple[tuple[bytes, bytes], ...], *, declared: bool) -> float | None:
     values = [value for name, label in series for value in _values(text, b"\n" + name, label)]
-    return sum(values) if values else None
+    if values:
+        return sum(values)
+    return 0.0 if declared and any(b"\n# TYPE " + name + b" " in text for name, _ in series) else None
 
 
 def _values(text: bytes, start: bytes, label: bytes) -> Iterator[float]:

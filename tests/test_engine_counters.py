@@ -69,7 +69,20 @@ def test_lookups_at_peers_are_known_by_both_names(name: bytes) -> None:
     assert read(text) == Counters(queries=5.0)
 
 
-def test_what_an_engine_gave_to_peers() -> None:
-    assert read(b"lab:p2p_served_bytes_total 64\n").given_bytes == 64.0
-    text = b'vllm:kv_offload_tiering_write_bytes_total{engine="0",tier="1:p2p"} 96\n'
-    assert read(text).given_bytes == 96.0
+def test_what_an_engine_gave_to_peers_and_what_it_stored_itself() -> None:
+    assert read(b"lab:p2p_served_bytes_total 64\n") == Counters(served_bytes=64.0)
+    text = b"""vllm:kv_offload_tiering_write_bytes_total{engine="0",tier="1:p2p"} 96
+vllm:kv_offload_tiering_write_bytes_total{engine="0",tier="2:fs"} 7
+vllm:kv_offload_total_bytes_total{engine="0",transfer_type="GPU_to_CPU"} 32
+vllm:kv_offload_store_bytes_total{engine="0",model_name="tiny"} 32
+"""
+    assert read(text) == Counters(written_bytes=96.0, stored_bytes=32.0)
+
+
+def test_a_series_that_is_announced_and_has_no_number_yet_is_zero() -> None:
+    announced = b"# TYPE vllm:kv_offload_tiering_write_bytes_total counter\n"
+    assert read(announced) == Counters(written_bytes=0.0)
+    assert read(announced + b'vllm:kv_offload_tiering_write_bytes_total{tier="2:fs"} 7\n') == Counters(
+        written_bytes=0.0
+    )
+    assert read(b"# TYPE vllm:kv_offload_tiering_write_bytes_totals counter\n") == Counters()

@@ -31,6 +31,7 @@ DECIDERS = [
     "sidecar/endpoint.py",
     "sidecar/errors.py",
     "sidecar/evidence.py",
+    "sidecar/giving.py",
     "sidecar/headers.py",
     "sidecar/heard.py",
     "sidecar/kvhosts.py",

@@ -20,7 +20,7 @@ from sidecar.lab.clock import Clock
 from sidecar.lab.config import EngineConfig
 from sidecar.lab.metrics import Metrics
 from sidecar.lab.sequence import HASH_BYTES
-from sidecar.lab.series import PRIMARY_TIER
+from sidecar.lab.series import P2P_TIER, PRIMARY_TIER
 from sidecar.lab.wire import Head, Listener, WireError, frame, read_frame
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,8 @@ class P2PServer:
             case "read":
                 kv = self._bytes_of(hashes)
                 self._unpin(pinned)
+                # As vLLM 0.32 counts it, together with what the engine stores itself (seen).
+                self._metrics.add("vllm:kv_offload_tiering_write_bytes_total", len(kv), tier=P2P_TIER)
                 return frame({}, kv)
             case "fetch":
                 claimed = await self.handovers.claim(str(head.get("kv_request_id")))

@@ -77,6 +77,7 @@ async def test_a_pull_is_counted_on_both_sides() -> None:
         assert a.metrics.value(HITS, **PRIMARY) == 5
         assert a.metrics.value("lab:p2p_served_bytes_total") == 160 * KV_BYTES
         assert a.metrics.value("vllm:kv_offload_store_bytes_total") == 160 * KV_BYTES
+        assert a.metrics.value("vllm:kv_offload_tiering_write_bytes_total", **P2P) == 2 * 160 * KV_BYTES
         assert a.metrics.value(READ, **P2P) == 0
 
 
