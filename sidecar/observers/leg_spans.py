@@ -12,6 +12,10 @@ from sidecar.observers.records import ExchangeRecord, LegRecord
 from sidecar.observers.spans import Attributes, Failure
 from sidecar.plan import Role
 
+# The finish reason by which an engine refuses an offered decode: it had less of the prompt than the request's
+# cache_hit_threshold asks for (contract section 5, shared-storage).
+_REFUSED = "cache_threshold"
+
 
 def leg_end(record: LegRecord, connector: str) -> Attributes:
     """What a leg's span tells."""
@@ -100,7 +104,8 @@ def _decode(record: LegRecord) -> Attributes:
         "llm_d.pd_proxy.decode.data_parallel": bool(exchange.route and exchange.route.data_parallel),
         **_meeting(record),
     }
-    if (reason := exchange.handoff_lost or exchange.alone) is not None:
+    reason = _REFUSED if record.refused else exchange.handoff_lost or exchange.alone
+    if reason is not None:
         attributes["llm_d.pd_proxy.reason"] = reason
     if record.ended_s is not None:
         attributes["llm_d.pd_proxy.decode.duration_ms"] = _ms(record.started_s, record.ended_s)

@@ -100,6 +100,8 @@ def _leg(record: LegRecord) -> dict[str, Any]:
         }
         if record.rescued:  # the others' outcomes are mostly not known yet
             fields["pull"]["outcome"] = str(Outcome.RESCUED)
+    if record.refused:  # a decode-first attempt, of which nothing reached the client
+        fields["refused"] = True
     if leg.reads:
         fields["reads"] = leg.reads
     if record.attempts > 1:

@@ -92,6 +92,16 @@ async def _below(got: Got, answer: Answer) -> None:
     await answer.json(refusal if got.json.get("cache_hit_threshold") else COMPLETION)
 
 
+async def _in_pieces(got: Got, answer: Answer) -> None:
+    """A decoder that needs three tokens, of which it may write two at a time."""
+    goes_on = bool(got.json.get("continue_final_message"))
+    message = {"role": "assistant", "content": "on" if goes_on else "Once up"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop" if goes_on else "length"}
+    written = 1 if goes_on else 2
+    usage = {"prompt_tokens": 9, "completion_tokens": written, "total_tokens": 9 + written}
+    await answer.json({"id": "c", "model": "m", "choices": [choice], "usage": usage})
+
+
 def _counting(answered: Script) -> Script:
     """A vLLM whose counters rise with each request that pulls: 4 KiB and 64 tokens, in 2.5 ms a token."""
     pulls = 0
@@ -136,6 +146,7 @@ def scenarios() -> Mapping[str, Scenario]:
         "decode_only_streamed": Scenario(
             3, engines={"decoder": _streaming}, body=BODY[:-1] + b',"stream":true}'
         ),
+        "chunked_decode": Scenario(4, ("--decode-chunk-size=2",), {"decoder": _in_pieces}),
         "pull_at_decode": Scenario(
             4,
             ("--kv-connector=offloading", *_PULLS),
