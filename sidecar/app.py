@@ -147,12 +147,10 @@ def own_endpoints(services: Services, own: Own) -> FastAPI:
             await stack.enter_async_context(services.scraper)
             if services.rescuer:
                 await stack.enter_async_context(services.rescuer)
-            verifying = background.create_task(services.verifier.run())
-            stack.callback(verifying.cancel)
             if own.row is not None:
                 stack.callback(background.create_task(gauges.keep(own.row, services)).cancel)
-            for polling in _polling(services, own.settings, own.shared):
-                stack.callback(background.create_task(polling).cancel)
+            for looking in _looking(services, own.settings, own.shared):
+                stack.callback(background.create_task(looking).cancel)
             if own.shared.metrics:
                 ready = _of_all_ranks(own.ready, own.settings)
                 await stack.enter_async_context(own.shared.metrics.serving(ready, own.debug))
@@ -194,8 +192,11 @@ def _limits(settings: Settings) -> ClientLimits:
     )
 
 
-def _polling(services: Services, settings: Settings, shared: Shared) -> Iterator[Coroutine[Any, Any, None]]:
-    """What looks after certificates that come from files."""
+def _looking(services: Services, settings: Settings, shared: Shared) -> Iterator[Coroutine[Any, Any, None]]:
+    """What looks at engines' counters, and after certificates that come from files."""
+    yield services.verifier.run()
+    if services.source_counters:
+        yield services.source_counters.run()
     yield services.engine_tls.keep_up(_CERT_POLL_S)
     if shared.demand:
         yield shared.demand.keep_up(_CERT_POLL_S)

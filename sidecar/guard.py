@@ -86,6 +86,11 @@ class SourceGuard:
         probed = ((p2p, source) for p2p, source in self._sources.items() if source.expires_at_s)
         return {p2p: Probed(source.good, holds=now_s < source.expires_at_s) for p2p, source in probed}
 
+    def trusts(self, p2p: Endpoint) -> bool:
+        """Whether the last probe of this P2P endpoint showed that it accepts; contacts nobody."""
+        source = self._sources.get(p2p)
+        return source is not None and source.good
+
     @property
     def standing(self) -> tuple[int, int]:
         """How many sources are known to be good and how many to be bad, now."""

@@ -6,7 +6,7 @@ Rule: reads like a table of contents; each part gets plain values, none gets the
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from sidecar.concurrency import Concurrency
@@ -19,15 +19,17 @@ from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
 from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
-from sidecar.observers import Observer, Observers
+from sidecar.observers import Observer, Observers, PullRecord
+from sidecar.plan import Peer
 from sidecar.planning import Planner
-from sidecar.protection import protection_of
+from sidecar.protection import Protection, protection_of
 from sidecar.recall import remembering
 from sidecar.rescue import Rescuer
 from sidecar.routing import Rules
 from sidecar.scraping import Scraper
 from sidecar.services import Services
 from sidecar.settings import Settings
+from sidecar.source_counters import SourceCounters
 from sidecar.stages import stages_of, trust_of
 from sidecar.started import StartedLegs
 from sidecar.transport import Resolver
@@ -73,9 +75,14 @@ def build(
     yields = Yields(_yield_rules(settings))
     tls = EngineTLS(trust_of(settings))
     scraper = Scraper(tls)
-    verifier = _verifier(settings, scraper, decides.rules, Observers([*watchers, yields]))
-    observers = Observers([verifier, *watchers])  # entered first: others find a leg's pull in its record
     resolver = Resolver()
+    guard = SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None
+    protection = protection_of(settings)
+    told = Observers([*watchers, yields])
+    sources = _sources(settings, scraper, _contactable(protection, guard), told)
+    verifier = _verifier(settings, scraper, decides.rules, sources.pull if sources else told.pull)
+    # Entered first: others find a leg's pull in its record.
+    observers = Observers([verifier, *([sources] if sources else []), *watchers])
     hosts = MoRIIOHosts(decides.planner.options, _lookup_times(settings), resolver, counters)
     return Services(
         rules=decides.rules,
@@ -84,15 +91,16 @@ def build(
         upstream=Upstream(stages_of(settings, resolver, tls), observers, _retries(settings)),
         observers=observers,
         tunnels=Tunnels(observers, tls, settings.connect_timeout_s),
-        guard=SourceGuard(_guard_times(settings), resolver) if settings.source_guard == "on" else None,
+        guard=guard,
         choose=random.randrange,
         started=StartedLegs(settings.shutdown_grace_s),
         yields=yields,
         verifier=verifier,
+        source_counters=sources,
         rescuer=Rescuer(after_s, scraper, counters) if (after_s := settings.pull_rescue_after_s) else None,
         scraper=scraper,
         moriio_hosts=hosts,
-        protection=protection_of(settings),
+        protection=protection,
         engine_tls=tls,
         concurrency=Concurrency(settings.max_concurrent_requests),
         counters=counters,
@@ -118,10 +126,12 @@ def _rules(settings: Settings, connector: Connector, rank: int) -> Rules:
     ).at(rank)
 
 
-def _verifier(settings: Settings, scraper: Scraper, rules: Rules, told: Observers) -> Verifier:
+def _verifier(
+    settings: Settings, scraper: Scraper, rules: Rules, tell: Callable[[PullRecord], None]
+) -> Verifier:
     return Verifier(
         scraper if rules.pulls and _verifies(settings) else None,
-        told.pull,
+        tell,
         rules.decoder,
         interval_s=settings.pull_verification_interval_s,
         sole=settings.workers == 1 and settings.data_parallel_size == 1,
@@ -132,6 +142,26 @@ def _verifies(settings: Settings) -> bool:
     """`auto` looks at engines only where somebody looks at what it finds."""
     wanted = settings.tracing or settings.metrics_port
     return settings.pull_verification == "on" or (settings.pull_verification == "auto" and bool(wanted))
+
+
+def _sources(
+    settings: Settings, scraper: Scraper, may: Callable[[Peer], bool], told: Observers
+) -> SourceCounters | None:
+    if not _verifies(settings) or settings.pull_verification_sources == "off":
+        return None
+    interval_s = settings.pull_verification_source_interval_s
+    return SourceCounters(scraper, may, told, interval_s=interval_s)
+
+
+def _contactable(protection: Protection, guard: SourceGuard | None) -> Callable[[Peer], bool]:
+    """Whether a source may be contacted now: by SSRF protection, and by what the guard knows of it."""
+
+    def may(source: Peer) -> bool:
+        allowlist = protection.allowlist
+        allowed = allowlist is None or allowlist.allows(source.endpoint)
+        return allowed and (guard is None or guard.trusts(source.p2p))
+
+    return may
 
 
 def _yield_rules(settings: Settings) -> YieldRules:

@@ -22,6 +22,7 @@ from sidecar.recall import Turns
 from sidecar.replies import Replies
 from sidecar.rescue import Rescuer
 from sidecar.scraping import Scraper
+from sidecar.source_counters import SourceCounters
 from sidecar.started import StartedLegs
 from sidecar.upstream import Upstream
 from sidecar.verify import Verifier
@@ -32,7 +33,8 @@ from sidecar.yields import Yields
 @dataclass(frozen=True, slots=True)
 class Services:
     """The parts (made in sidecar/app.py). guard: None with `--source-guard=off`. rescuer: None with
-    `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`.
+    `--pull-rescue-after=0`. turns: None without `--enable-bidirectional-kv-xfer`. source_counters: None where
+    the sources of pulls are not asked.
 
     protection: where legs may go. engine_tls: towards engines. choose(n): picks one of n prefillers.
     counters: of what happens beside the records of exchanges. debug: whether clients may ask by header what
@@ -51,6 +53,7 @@ class Services:
     started: StartedLegs
     yields: Yields
     verifier: Verifier
+    source_counters: SourceCounters | None
     rescuer: Rescuer | None
     scraper: Scraper
     protection: Protection

@@ -7,11 +7,13 @@ nothing and no error: only a row of pulls that moved nothing tells.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.observers import Observer, PullRecord
 
 logger = logging.getLogger("sidecar.pulls")
@@ -24,6 +26,8 @@ CAUSES = (
     "offload_prompt_only on the source, an endpoint picker with a stale index, or a source too busy to keep "
     "the blocks; compare vllm:cache_config_info and the engines' arguments"
 )
+
+_UNTOLD = "its own counters do not tell whether it gave anything"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,10 @@ class YieldRules:
 
 @dataclass(slots=True)
 class Yield:
-    """What one source has given. in_a_row: pulls since the last that moved something."""
+    """What one source has given. in_a_row: pulls since the last that moved something.
+
+    says: how often its own counters said what of our pulls; of_row: the same of those in a row.
+    """
 
     pulls: int = 0
     in_a_row: int = 0
@@ -47,6 +54,8 @@ class Yield:
     moved_tokens: int = 0
     silent: bool = False
     trial_s: float = 0.0
+    says: dict[Says, int] = field(default_factory=dict)
+    of_row: dict[Says, int] = field(default_factory=dict)
 
 
 class Yields(Observer):
@@ -89,7 +98,7 @@ class Yields(Observer):
         entry.moved_bytes += record.moved_bytes or 0
         entry.moved_tokens += record.moved_tokens or 0
         if record.outcome in (Outcome.MOVED, Outcome.PARTIAL):
-            entry.in_a_row = 0
+            entry.in_a_row, entry.of_row = 0, {}
             if entry.silent:
                 self._give_again(record.source, entry)
         elif record.outcome is Outcome.NOTHING and not record.local:
@@ -97,14 +106,29 @@ class Yields(Observer):
             if self._rules.threshold and entry.in_a_row >= self._rules.threshold and not entry.silent:
                 self._fall_silent(record.source, entry)
 
+    def source(self, record: PullRecord) -> None:
+        """See Observer.source. What comes after its pull's source was reported is told once, too."""
+        entry = self._sources.get(record.source) or self._entry(record.source)
+        says = record.source_says
+        if says is None:
+            return
+        entry.says[says] = entry.says.get(says, 0) + 1
+        if record.outcome is not Outcome.NOTHING or record.local:
+            return
+        was = _in_words(entry.of_row)
+        entry.of_row[says] = entry.of_row.get(says, 0) + 1
+        if entry.silent and was == _UNTOLD != (words := _in_words(entry.of_row)):
+            logger.info("pulls from %s move nothing: %s", record.source.netloc, words)
+
     def _fall_silent(self, source: Endpoint, entry: Yield) -> None:
         entry.silent = True
         entry.trial_s = monotonic() + (self._rules.retry_s or 0.0)
         logger.warning(
-            "%d pulls in a row from %s moved nothing (%s): likely %s",
+            "%d pulls in a row from %s moved nothing (%s): %s; likely %s",
             entry.in_a_row,
             source.netloc,
             "going on" if self._rules.retry_s is None else f"one is tried every {self._rules.retry_s:g} s",
+            _in_words(entry.of_row),
             CAUSES,
         )
 
@@ -120,3 +144,12 @@ class Yields(Observer):
                 del self._sources[next(iter(self._sources))]
         self._sources[source] = entry
         return entry
+
+
+def _in_words(said: Mapping[Says, int]) -> str:
+    """What a source's own counters say of the pulls that moved nothing: where to look first."""
+    if said.get(Says.GAVE):
+        return "by its own counters it gave blocks meanwhile, so the fault lies between it and this engine"
+    if said.get(Says.NOTHING):
+        return "by its own counters nothing left it, so it found none of the blocks or refused to be asked"
+    return _UNTOLD

@@ -69,7 +69,9 @@ def refusing() -> Endpoint:
 async def test_a_source_that_accepts_is_admitted_and_remembered() -> None:
     async with listening() as listener, SourceGuard(TIMES) as guard:
         source = Endpoint("127.0.0.1", listener.port)
+        assert not guard.trusts(source)
         assert [await guard.admits(source) for _ in range(50)] == [True] * 50
+        assert guard.trusts(source)
         await asyncio.sleep(0.02)
         assert listener.accepted == 1
 
@@ -78,6 +80,7 @@ async def test_a_source_that_refuses_is_not_admitted_until_its_time_is_over() ->
     async with SourceGuard(TIMES) as guard:
         source = refusing()
         assert await guard.admits(source) is False
+        assert not guard.trusts(source)
         async with listening(port=source.port):
             assert await guard.admits(source) is False
             await asyncio.sleep(TIMES.bad_s * 1.3)

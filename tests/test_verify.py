@@ -193,7 +193,7 @@ class Scraped:
             await prefilled(got, answer)
 
 
-async def test_only_the_engine_whose_leg_pulls_is_looked_at() -> None:
+async def test_only_the_engine_whose_leg_pulls_and_its_source_are_looked_at() -> None:
     told, decodes, prefills, gives = Told(), Scraped(), Scraped(), Scraped()
     flags = (
         "--enable-p2p-pull",
@@ -210,15 +210,27 @@ async def test_only_the_engine_whose_leg_pulls_is_looked_at() -> None:
         await asyncio.sleep(0.1)
         assert (decodes.scrapes, prefills.scrapes) == (1, 0)  # what the first pull's count is compared with
         await sidecar.post(headers=[(PREFILLER, prefiller.netloc)])
-        await asyncio.sleep(0.2)
-        assert (decodes.scrapes, prefills.scrapes) == (1, 0)  # a handoff is no pull
+        await asyncio.sleep(0.3)
+        assert (decodes.scrapes, prefills.scrapes, gives.scrapes) == (1, 0, 0)  # a handoff is no pull
         for _ in range(2):
             await sidecar.post(headers=[(PREFILLER, prefiller.netloc), (SOURCE, source.netloc)])
         pulls = await told.of(2)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.3)
     assert {pull.engine.netloc for pull in pulls} == {prefiller.netloc}
-    assert (decodes.scrapes, gives.scrapes) == (1, 0)
+    assert (decodes.scrapes, gives.scrapes) == (1, 1)
     assert 1 <= prefills.scrapes <= 2
+
+
+async def test_a_prefiller_that_no_resolver_can_name_ends_nothing_but_its_own_request() -> None:
+    engine = Engine()
+    flags = ("--enable-p2p-pull", "--pull-verification=on", "--pull-verification-interval=50ms")
+    async with verified(engine, *flags, "--source-guard=off") as (sidecar, told):
+        for _ in range(2):
+            answer = await sidecar.post(headers=[*PULL, (PREFILLER, "xn--a:8000")])
+            assert answer.status >= 500
+            await asyncio.sleep(0.2)  # a look at that engine
+        assert (await sidecar.post(headers=PULL)).status == 200
+        assert (await told.of(3))[2].outcome is Outcome.MOVED
 
 
 async def test_a_source_that_gives_nothing_is_left_alone_and_tried_again() -> None:

@@ -10,6 +10,7 @@ import pytest
 from sidecar import yields
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.observers import PullRecord
 from sidecar.plan import Role
 from sidecar.yields import YieldRules, Yields
@@ -117,3 +118,54 @@ def test_the_table_sums_up_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     ]
     table.pull(pull(MOVED, Endpoint("10.0.0.4", 7777)))
     assert [at.host for at in table.sources] == ["10.0.0.2", "10.0.0.4"]
+
+
+def said(table: Yields, *says: Says) -> None:
+    """Pulls that moved nothing, of which their source says this in time."""
+    for one in says:
+        record = pull(NOTHING)
+        record.source_says = one
+        table.source(record)
+        table.pull(record)
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ((Says.NOTHING, Says.UNKNOWN), "by its own counters nothing left it"),
+        ((Says.NOTHING, Says.GAVE), "by its own counters it gave blocks meanwhile"),
+        ((Says.UNKNOWN, Says.UNKNOWN), "its own counters do not tell"),
+    ],
+)
+def test_the_report_says_whether_the_source_gave_anything(
+    says: tuple[Says, ...], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Yields(YieldRules(2, 60.0))
+    said(table, *says)
+    assert [words in record.getMessage() for record in caplog.records] == [True]
+    assert table.sources[A].says == {one: says.count(one) for one in says}
+
+
+def test_what_a_source_says_of_pulls_before_the_row_is_not_in_its_report(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = Yields(YieldRules(2, 60.0))
+    said(table, Says.GAVE)
+    told(table, MOVED)
+    said(table, Says.NOTHING, Says.NOTHING)
+    assert "nothing left it" in caplog.records[-1].getMessage()
+
+
+def test_what_a_source_says_after_it_was_reported_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    table = Yields(YieldRules(2, 60.0))
+    with caplog.at_level(logging.INFO, "sidecar.pulls"):
+        told(table, NOTHING, NOTHING)
+        for says in (Says.UNKNOWN, Says.NOTHING, Says.NOTHING):
+            late = pull(NOTHING)
+            late.source_says = says
+            table.source(late)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.records[1].getMessage() == (
+        "pulls from 10.0.0.2:7777 move nothing: by its own counters nothing left it, so it found none of the "
+        "blocks or refused to be asked"
+    )

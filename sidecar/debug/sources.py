@@ -45,6 +45,7 @@ def _row(p2p: Endpoint, guard: SourceGuard | None, probed: Probed | None, yields
         "pulls": given.pulls,
         "moved_bytes": given.moved_bytes,
         "moved_tokens": given.moved_tokens,
+        "source_says": {str(says): count for says, count in given.says.items()},
         "nothing_in_a_row": given.in_a_row,
         "silent": given.silent,
         "resting": yields.resting(p2p),

@@ -38,6 +38,12 @@ class Observer:
     def pull(self, record: PullRecord) -> None:
         """Called once for each pull, when it is known what it moved or that it cannot be known."""
 
+    def source(self, record: PullRecord) -> None:
+        """Called once for each pull where its source is asked, when it is known what that says of it.
+
+        This is at most a few looks later than `pull`, and may be just before it.
+        """
+
 
 class Observers:
     """All observers as one: each method enters those that override it and leaves them in reverse."""
@@ -60,6 +66,11 @@ class Observers:
         """Tell every observer of a pull."""
         for observer in self._observers:
             observer.pull(record)
+
+    def source(self, record: PullRecord) -> None:
+        """Tell every observer what its source says of a pull."""
+        for observer in self._observers:
+            observer.source(record)
 
 
 def _together(watchers: Sequence[Callable[[_R], Watch]]) -> Callable[[_R], Watch]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from sidecar.api import APIS
 from sidecar.counters import Event
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.observers.kinds import Counter, Family, Gauge, Histogram, Label
 from sidecar.plan import Role
 from sidecar.routing import NoPull
@@ -109,6 +110,11 @@ PULLED_BYTES = _counter(
 SECONDS_AVOIDED = _counter(
     "prefill_avoided_seconds_estimate_total",
     "Estimate: seconds of prefill that the pulled tokens would have taken, at the engine's own average pace.",
+)
+SOURCE_SAYS = _counter(
+    "pulls_seen_by_source_total",
+    "Pulls by what their sources' own counters say of them, once they are asked.",
+    says=tuple(Says),
 )
 GUARD_SOURCES = _gauge(
     "guard_sources", "Sources whose P2P port has lately accepted (good) or not (bad).", state=("good", "bad")

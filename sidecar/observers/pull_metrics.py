@@ -9,10 +9,18 @@ from __future__ import annotations
 from sidecar.evidence import Outcome
 from sidecar.observers import Observer, PullRecord
 from sidecar.observers.board import Row
-from sidecar.observers.families import LOCAL, PULLED_BYTES, PULLED_TOKENS, PULLS, SECONDS_AVOIDED
+from sidecar.observers.families import (
+    LOCAL,
+    PULLED_BYTES,
+    PULLED_TOKENS,
+    PULLS,
+    SECONDS_AVOIDED,
+    SOURCE_SAYS,
+)
 from sidecar.observers.peers import PEER_BYTES, PEER_PULLS, PEER_TOKENS, PeerRow
 
 _CELLS = {outcome: PULLS.cell(outcome) for (outcome,) in PULLS.series}
+_SAYS_CELLS = {says: SOURCE_SAYS.cell(says) for (says,) in SOURCE_SAYS.series}
 _PEER_CELLS = {outcome: PEER_PULLS.cell(outcome) for (outcome,) in PEER_PULLS.series}
 
 
@@ -37,3 +45,8 @@ class PullMetrics(Observer):
             cells[_PEER_CELLS[outcome]] += 1
             cells[PEER_TOKENS.first] += moved_tokens
             cells[PEER_BYTES.first] += moved_bytes
+
+    def source(self, record: PullRecord) -> None:
+        """See Observer.source."""
+        if record.source_says is not None:
+            self._row[_SAYS_CELLS[record.source_says]] += 1

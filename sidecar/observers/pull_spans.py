@@ -32,6 +32,8 @@ def attributes(record: PullRecord, *, guarded: bool) -> Attributes:
     told |= {
         f"sidecar.pull.{name}": value for name in _FIGURES if (value := getattr(record, name)) is not None
     }
+    if record.source_says is not None:  # in time; else it is told by `/debug/pulls` and the metrics
+        told["sidecar.pull.source_says"] = str(record.source_says)
     if record.first_byte_s is not None:
         told["sidecar.pull.ttft_ms"] = round((record.first_byte_s - record.started_s) * 1000, 3)
     if record.saved_s is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sidecar.api import Api
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.headers import Headers
 from sidecar.plan import Leg, Role
 from sidecar.routing import Route
@@ -95,7 +96,8 @@ class PullRecord:
     source: the peer's P2P endpoint; engine: who was told to pull. outcome: None until it is known.
     moved_bytes and moved_tokens: None where they cannot be attributed. saved_s: an estimate, the prefill that
     these tokens would have taken. local: it moved nothing since the engine had a prefix itself. rescued: it
-    hung and was left out. context: tracing's own.
+    hung and was left out. source_says: what the source's own counters say of it, None until that is known
+    (or for ever, where nobody looks). context: tracing's own.
     """
 
     source: Endpoint
@@ -115,6 +117,7 @@ class PullRecord:
     saved_s: float | None = None
     local: bool = False
     rescued: bool = False
+    source_says: Says | None = None
     context: object = None
 
 

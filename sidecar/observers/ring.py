@@ -1,7 +1,8 @@
 """Remembers the last exchanges on routed paths, with their legs and what became of their pulls: the ring.
 
 Rule: it keeps what the log line tells and the moments of each leg: no header values but the request id, no
-query, no body. A pull is settled later than its exchange, and its entry is completed then.
+query, no body. A pull is settled later than its exchange, and its source says still later what it gave: its
+entry is completed then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _Key = tuple[str, float]
 
 @dataclass(slots=True)
 class _Entry:
-    """One exchange. version: of the ring when it last changed. pending: dictionaries of unsettled pulls."""
+    """One exchange. version: of the ring when it last changed.
+
+    pending: dictionaries of pulls that are not settled, or of which their sources have said nothing yet.
+    """
 
     version: int
     told: dict[str, Any]
@@ -52,13 +56,21 @@ class Ring(Observer):
 
     def pull(self, record: PullRecord) -> None:
         """See Observer.pull. One that is told before its exchange is over is read from the leg then."""
-        entry = self._unsettled.pop(_key(record), None)
+        key = _key(record)
+        entry = self._unsettled.get(key)
         if entry is None:
             return
-        entry.pending.pop(_key(record)).update(_settled(record))
+        entry.pending[key].update(_settled(record))
         entry.told["outcome"] = [leg["pull"]["outcome"] for leg in entry.told["legs"] if "pull" in leg][-1]
         self.version += 1
         entry.version = self.version
+        if record.source_says is not None:  # nothing more will be known
+            del entry.pending[key], self._unsettled[key]
+
+    def source(self, record: PullRecord) -> None:
+        """See Observer.source. What is known before `pull` is told there."""
+        if record.outcome is not None:
+            self.pull(record)
 
     def since(self, version: int = 0) -> list[dict[str, Any]]:
         """The exchanges that are new or have changed since the ring had that version, the oldest first."""
@@ -89,7 +101,7 @@ class Ring(Observer):
             fields |= _moments(record, leg)
             if leg.pull is not None:
                 fields["pull"] |= _settled(leg.pull)
-                if leg.pull.outcome is None:
+                if leg.pull.outcome is None or leg.pull.source_says is None:
                     entry.pending[_key(leg.pull)] = fields["pull"]
                     self._unsettled[_key(leg.pull)] = entry
         self._entries.append(entry)
@@ -138,6 +150,7 @@ def _settled(pull: PullRecord) -> dict[str, Any]:
         "cached_tokens": pull.cached_tokens,
         "avoided_prefill_estimate_ms": None if pull.saved_s is None else _ms(0.0, pull.saved_s),
         "engine_had_it": pull.local,
+        "source_says": None if pull.source_says is None else str(pull.source_says),
     }
 
 

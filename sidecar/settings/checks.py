@@ -48,6 +48,12 @@ def _allowlist(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
 def _pulls(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:
     if settings.enable_p2p_pull and settings.kv_connector != "nixlv2":
         yield f"{name('enable_p2p_pull')}: goes with --kv-connector=nixlv2 only, not {settings.kv_connector}"
+    field = "pull_verification_source_interval_s"
+    if getattr(settings, field) != BY_FIELD[field].default:
+        if settings.pull_verification_sources == "off":
+            yield f"{name(field)}: does not go with {name('pull_verification_sources')} off"
+        if settings.pull_verification == "off":
+            yield f"{name(field)}: does not go with {name('pull_verification')} off"
 
 
 def _reuse(settings: Settings, name: Callable[[str], str]) -> Iterator[str]:

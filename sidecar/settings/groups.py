@@ -208,6 +208,15 @@ class PullVerification(Group):
     pull_verification_interval_s: Annotated[
         kinds.Duration, Flag("Shortest time between two looks at an engine's counters.")
     ] = 1.0
+    pull_verification_sources: Annotated[
+        kinds.OnOff,
+        Flag("Ask the sources of pulls for their counters too, where engines' are read."),
+    ] = "on"
+    # A source serves many: with 50 pods that pull from it, five looks a second, some 5 % of a core of its API
+    # server's. Only after pulls.
+    pull_verification_source_interval_s: Annotated[
+        kinds.Duration, Flag("Shortest time between two looks at a source's counters.")
+    ] = 10.0
     # One or two may be evictions, or an index that lags behind; five in a row are a mismatch.
     silent_zero_threshold: Annotated[
         kinds.CountOrZero,

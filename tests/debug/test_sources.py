@@ -8,6 +8,7 @@ from sidecar.debug.reasons import SourceState
 from sidecar.debug.sources import state_of, table
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.yields import YieldRules, Yields
 from tests.test_answers import closed_port
@@ -18,7 +19,10 @@ TIMES = GuardTimes(budget_s=1.0, good_s=60.0, bad_s=60.0, table_entries=8)
 
 def silent() -> Yields:
     yields = Yields(YieldRules(1, 60.0))
-    yields.pull(pull(Outcome.MOVED, B, moved_bytes=64))
+    moved = pull(Outcome.MOVED, B, moved_bytes=64)
+    yields.pull(moved)
+    moved.source_says = Says.CONFIRMED
+    yields.source(moved)
     yields.pull(pull(Outcome.NOTHING, A))
     return yields
 
@@ -71,6 +75,7 @@ def test_the_table_tells_what_each_source_has_given_the_last_told_of_first() -> 
             "pulls": 1,
             "moved_bytes": 0,
             "moved_tokens": 0,
+            "source_says": {},
             "nothing_in_a_row": 1,
             "silent": True,
             "resting": True,
@@ -82,6 +87,7 @@ def test_the_table_tells_what_each_source_has_given_the_last_told_of_first() -> 
             "pulls": 1,
             "moved_bytes": 64,
             "moved_tokens": 0,
+            "source_says": {"confirmed": 1},
             "nothing_in_a_row": 0,
             "silent": False,
             "resting": False,

@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.observers import PullRecord
 from sidecar.observers.board import Board
 from sidecar.observers.peers import PeerBoard
@@ -65,3 +66,14 @@ def test_a_source_is_named_only_where_there_is_a_table_of_them() -> None:
     found = peers.totals()
     assert list(found) == ["other", "10.0.0.9:7777"]
     assert (found["other"], sorted(found["10.0.0.9:7777"])) == ([0.0] * 8, [0.0] * 5 + [1.0, 5.0, 7.0])
+
+
+@pytest.mark.parametrize("says", Says)
+def test_what_a_source_says_is_counted_when_it_says_it(says: Says) -> None:
+    board = Board(1)
+    metrics = PullMetrics(board.row(0))
+    record = pulled(Outcome.MOVED)
+    metrics.pull(record)
+    record.source_says = says
+    metrics.source(record)
+    assert shown(board) == {"pulls_total moved": 1.0, f"pulls_seen_by_source_total {says}": 1.0}

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.observers.records import ExchangeRecord, PullRecord
 from sidecar.observers.ring import OUTCOMES, Ring
 from sidecar.plan import Pull, Role
@@ -58,6 +59,7 @@ SETTLED = {
     "cached_tokens": 160,
     "avoided_prefill_estimate_ms": 250.0,
     "engine_had_it": False,
+    "source_says": None,
 }
 
 
@@ -120,6 +122,32 @@ def test_a_pull_that_is_told_before_its_exchange_is_over_is_read_from_its_leg() 
     [told] = ring.since()
     assert told["outcome"] == "moved"
     assert SETTLED.items() <= told["legs"][0]["pull"].items()
+
+
+def test_what_a_source_says_later_completes_the_entry_again() -> None:
+    ring = Ring(8)
+    record, pull = pulling()
+    keep(ring, record)
+    ring.pull(settle(pull))
+    version = ring.version
+    pull.source_says = Says.CONFIRMED
+    ring.source(pull)
+    [told] = ring.since(version)
+    assert told["outcome"] == "moved"
+    assert told["legs"][0]["pull"]["source_says"] == "confirmed"
+    assert ring._unsettled == {}
+
+
+def test_what_a_source_says_in_time_is_told_with_the_rest_and_the_entry_is_complete() -> None:
+    ring = Ring(8)
+    record, pull = pulling()
+    keep(ring, record)
+    settle(pull).source_says = Says.NOTHING
+    ring.source(pull)
+    ring.pull(pull)
+    [told] = ring.since()
+    assert told["legs"][0]["pull"]["source_says"] == "nothing"
+    assert ring._unsettled == {}
 
 
 def test_the_oldest_goes_first_and_its_pull_is_forgotten_with_it() -> None:

@@ -21,6 +21,7 @@ from sidecar.body import Body
 from sidecar.endpoint import Endpoint
 from sidecar.errors import EngineDied, EngineUnreachable, LegRefused
 from sidecar.evidence import Outcome
+from sidecar.giving import Says
 from sidecar.observers import ExchangeRecord, LegRecord, Observers, PullRecord
 from sidecar.observers.log import ExchangeLog
 from sidecar.observers.spans import Setting
@@ -364,11 +365,14 @@ def test_a_pull_is_a_span_under_its_leg_when_it_is_settled_after_all_else_has_en
     assert [node.name for node in played.trees()[0].inside[0].inside] == ["HTTP POST"]
     pull.outcome, pull.moved_bytes, pull.moved_tokens, pull.saved_s = Outcome.MOVED, 4096, 64, 0.16
     pull.prompt_tokens, pull.cached_tokens, pull.first_byte_s = 70, 64, 100.25
+    pull.source_says = Says.CONFIRMED
+    played.tracing.source(pull)
     played.tracing.pull(pull)
     told = {
         **PULL,
         "sidecar.pull.guard": "admitted",
         "sidecar.pull.outcome": "moved",
+        "sidecar.pull.source_says": "confirmed",
         "sidecar.pull.moved_bytes": 4096,
         "sidecar.pull.moved_tokens": 64,
         "sidecar.pull.prompt_tokens": 70,

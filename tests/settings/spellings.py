@@ -41,6 +41,8 @@ SPELLINGS: dict[str, tuple[str, object]] = {
     "pull-rescue-after": ("3s", 3.0),
     "pull-verification": ("on", "on"),
     "pull-verification-interval": ("250ms", 0.25),
+    "pull-verification-sources": ("off", "off"),
+    "pull-verification-source-interval": ("1m", 60.0),
     "silent-zero-threshold": ("9", 9),
     "silent-zero-suspend": ("false", False),
     "silent-zero-retry": ("1m", 60.0),

@@ -75,6 +75,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "pull_rescue_after_s": 10.0,
         "pull_verification": "auto",
         "pull_verification_interval_s": 1.0,
+        "pull_verification_sources": "on",
+        "pull_verification_source_interval_s": 10.0,
         "silent_zero_threshold": 5,
         "silent_zero_suspend": True,
         "silent_zero_retry_s": 30.0,
@@ -474,6 +476,14 @@ def test_a_connectors_port_is_taken_with_that_connector_and_from_a_variable_with
         ),
         (["--metrics-peers"], ["--metrics-peers: goes with --metrics-port only"]),
         (["--debug-endpoints"], ["--debug-endpoints: needs a port that no client reaches (--metrics-port)"]),
+        (
+            ["--pull-verification-source-interval=1s", "--pull-verification-sources=off"],
+            ["--pull-verification-source-interval: does not go with --pull-verification-sources off"],
+        ),
+        (
+            ["--pull-verification-source-interval=1s", "--pull-verification=off"],
+            ["--pull-verification-source-interval: does not go with --pull-verification off"],
+        ),
         (["--debug-ring=9", "--metrics-port=9"], ["--debug-ring: goes with --debug-endpoints only"]),
         (["--metrics-port=8000"], ["--metrics-port: 8000 is the same port as --port 8000"]),
         (["--metrics-port=8200"], ["--metrics-port: 8200 is the same port as --model-server-port 8200"]),
