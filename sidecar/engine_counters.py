@@ -70,7 +70,7 @@ _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
 }
 
 # Fields that are zero where an engine announces a series of theirs (`# TYPE`) and has no number for it yet.
-_DECLARED = frozenset(("written_bytes", "stored_bytes"))
+_DECLARED = frozenset(("pulled_bytes", "written_bytes", "stored_bytes"))
 
 
 def read(text: bytes) -> Counters:

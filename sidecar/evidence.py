@@ -95,10 +95,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An engine's counters at a moment."""
+    """An engine's counters at a moment between `at_s`, when they were asked for, and `came_s`."""
 
     at_s: float
     counters: Counters
+    came_s: float | None = None
 
 
 def account(claims: Sequence[Claim], before: Sample | None, after: Sample, *, sole: bool) -> None:
@@ -108,10 +109,11 @@ def account(claims: Sequence[Claim], before: Sample | None, after: Sample, *, so
     went back (the engine was started again), all is possible.
     """
     start_s = before.at_s if before else -inf
+    end_s = after.came_s or after.at_s  # what began meanwhile may be in it, and may not
     sharing = [
         claim
         for claim in claims
-        if claim.began_s < after.at_s and (claim.ended_s is None or claim.ended_s + SETTLE_S > start_s)
+        if claim.began_s < end_s and (claim.ended_s is None or claim.ended_s + SETTLE_S > start_s)
     ]
     alone = sole and len(sharing) == 1
     counted = [_counted(before, after, name) for name in _COUNTED]

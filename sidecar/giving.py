@@ -30,10 +30,6 @@ class Says(StrEnum):
 # Only counters that have risen say so for good; the others may be about to (`source_counters`).
 RISEN = frozenset((Says.CONFIRMED, Says.GAVE))
 
-# Offloaded blocks are padded to whole memory pages (vLLM 0.32, cpu/shared_offload_region.py), which counts
-# towards what is written and not towards what is stored: less than this share of any model's block.
-_PADDING = 1 / 32
-
 
 def given(before: Counters | None, after: Counters) -> Range | None:
     """How many bytes left a source for its peers between two looks; None where that is not known.
@@ -41,7 +37,8 @@ def given(before: Counters | None, after: Counters) -> Range | None:
     Without `before` the engine's start is meant. vLLM 0.32 adds what it gives to
     `kv_offload_tiering_write_bytes_total`, tier p2p, and so it does with each block that it stores in its own
     host memory (tiering/manager.py, complete_store): all that was written is the most that can have left, and
-    what was not stored at the same time the least. (Written is counted a step after stored.)
+    what was not stored at the same time the least. (But for two things: written is counted a step after
+    stored, and with the padding to whole pages of blocks that are none: cpu/shared_offload_region.py.)
     """
     if before is None:
         most = after.served_bytes if after.served_bytes is not None else after.written_bytes
@@ -53,7 +50,7 @@ def given(before: Counters | None, after: Counters) -> Range | None:
     if written is None:
         return None
     stored = _rise(before.stored_bytes, after.stored_bytes)
-    least = 0.0 if stored is None else max(0.0, written - stored * (1 + _PADDING))
+    least = 0.0 if stored is None else max(0.0, written - stored)
     return Range(least, written)
 
 

@@ -140,7 +140,7 @@ class Verifier(Observer):
         assert self._scrape is not None
         at_s = monotonic()  # before the request: what is counted while it is answered belongs to the next one
         try:
-            sample = Sample(at_s, engine_counters.read(await self._scrape(engine.role, target)))
+            counters = engine_counters.read(await self._scrape(engine.role, target))
         except OSError as error:
             engine.failures += 1
             if engine.failures == MAX_FAILURES:
@@ -148,6 +148,7 @@ class Verifier(Observer):
                 logger.warning("pulls of %s cannot be verified: %s", target.netloc, reason)
             return
         engine.failures = 0
+        sample = Sample(at_s, counters, monotonic())
         claims = [watched.claim for watched in engine.watched]
         evidence.account(claims, engine.sample, sample, sole=engine.sole)
         engine.sample = sample

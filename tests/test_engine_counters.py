@@ -80,6 +80,7 @@ vllm:kv_offload_store_bytes_total{engine="0",model_name="tiny"} 32
 
 
 def test_a_series_that_is_announced_and_has_no_number_yet_is_zero() -> None:
+    assert read(b"# TYPE vllm:kv_offload_tiering_read_bytes_total counter\n") == Counters(pulled_bytes=0.0)
     announced = b"# TYPE vllm:kv_offload_tiering_write_bytes_total counter\n"
     assert read(announced) == Counters(written_bytes=0.0)
     assert read(announced + b'vllm:kv_offload_tiering_write_bytes_total{tier="2:fs"} 7\n') == Counters(

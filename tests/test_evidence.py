@@ -102,6 +102,20 @@ def test_pulls_before_and_after_the_samples_have_no_part() -> None:
     assert (early.sampled_s, late.sampled_s, pull.moved_bytes.exact) == (None, None, 64.0)
 
 
+def test_a_pull_that_began_while_counters_were_read_has_a_part_in_what_they_say() -> None:
+    """Its blocks may be in the text already: the next sample, which does not rise, is no proof of nothing."""
+    pull = claim(2.05, 2.1)
+    early, late = sample(0.0, 0.0), sample(3.0, 64.0)
+    between = Sample(2.0, sample(2.0, 64.0).counters, 2.2)
+    account([pull], early, between, sole=True)
+    assert not pull.settled
+    account([pull], between, late, sole=True)
+    assert (pull.settled, pull.moved_bytes.exact, outcome(pull, None)) == (True, 64.0, Outcome.MOVED)
+    before, during = claim(1.0, 1.5), claim(2.05, 2.1)
+    account([before, during], early, between, sole=True)
+    assert (before.moved_bytes.exact, outcome(before, None)) == (None, Outcome.UNKNOWN)
+
+
 def test_a_pull_without_a_sample_is_unknown() -> None:
     assert outcome(claim(1.0, 1.5), None) is Outcome.UNKNOWN
 

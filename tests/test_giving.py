@@ -21,7 +21,7 @@ def test_an_engine_that_counts_what_peers_took_says_exactly_how_much_that_was() 
     ("before", "after", "expected"),
     [
         (vllm(10.0, 10.0), vllm(74.0, 10.0), Range(64.0, 64.0)),
-        (vllm(10.0, 10.0), vllm(74.0, 42.0), Range(31.0, 64.0)),  # 32 stored, and 1 for padding
+        (vllm(10.0, 10.0), vllm(74.0, 42.0), Range(32.0, 64.0)),
         (vllm(10.0, 10.0), vllm(42.0, 42.0), Range(0.0, 32.0)),
         (vllm(10.0, 10.0), vllm(10.0, 42.0), Range(0.0, 0.0)),  # stored, and not yet written
         (vllm(10.0, None), vllm(74.0, None), Range(0.0, 64.0)),

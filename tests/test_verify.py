@@ -256,6 +256,7 @@ async def test_a_client_that_leaves_before_the_first_byte_leaves_no_pull_open() 
             await asyncio.sleep(30)
 
     async with scripted(silent) as decoder, serving(decoder.port, *ON, watchers=[told]) as sidecar:
+        await asyncio.sleep(0.1)  # the first look, at the start
         async with sidecar.connected() as (_, writer):
             head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\n{SOURCE}: 127.0.0.2:8000\r\n"
             writer.write(f"{head}content-length: {len(BODY)}\r\n\r\n".encode() + BODY)

@@ -14,6 +14,8 @@ from tests.vllm.processes import eventually
 
 P2P_READ_BYTES = 'kv_offload_tiering_read_bytes_total{tier="1:p2p"}'
 """Bytes that an engine fetched from peers: the trustworthy count of a pull."""
+P2P_WRITTEN_BYTES = 'kv_offload_tiering_write_bytes_total{tier="1:p2p"}'
+"""Bytes that an engine gave to peers, and those of every block that it put into its CPU tier."""
 STORED_BYTES = "kv_offload_store_bytes_total"
 """Bytes that an engine has put into its CPU tier, whence peers can fetch them."""
 COMPUTED_TOKENS = 'prompt_tokens_by_source_total{source="local_compute"}'
