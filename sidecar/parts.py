@@ -19,7 +19,7 @@ from sidecar.guard import GuardTimes, SourceGuard
 from sidecar.intake import Limits
 from sidecar.kvparams import Policy
 from sidecar.moriio_hosts import LookupTimes, MoRIIOHosts
-from sidecar.observers import Observer, Observers, PullRecord
+from sidecar.observers import Observer, Observers, OfPulls, PullRecord
 from sidecar.plan import Peer
 from sidecar.planning import Planner
 from sidecar.protection import Protection, protection_of
@@ -82,7 +82,7 @@ def build(
     sources = _sources(settings, scraper, _contactable(protection, guard), told)
     verifier = _verifier(settings, scraper, decides.rules, sources.pull if sources else told.pull)
     # Entered first: others find a leg's pull in its record.
-    observers = Observers([verifier, *([sources] if sources else []), *watchers])
+    observers = Observers([OfPulls([verifier, *([sources] if sources else [])]), *watchers])
     hosts = MoRIIOHosts(decides.planner.options, _lookup_times(settings), resolver, counters)
     return Services(
         rules=decides.rules,

@@ -131,10 +131,11 @@ class SourceCounters(Observer):
         else:
             claim.told = True
             claim.window.moved_bytes += record.moved_bytes or 0
-            self._judge(claim.source)
             # A pull that was rescued may have ended at any time.
             if record.outcome is Outcome.RESCUED or claim.source.failures >= MAX_FAILURES:
                 self._settle(claim, Says.UNKNOWN)
+            else:
+                self._judge(claim.source, [claim])
         self._tell.pull(record)
 
     async def run(self) -> None:
@@ -195,15 +196,15 @@ class SourceCounters(Observer):
             self._looks -= 1
         source.failures = 0
         source.window = _Window(Sample(at_s, counters))
-        self._judge(source)
+        self._judge(source, source.claims.values())
 
-    def _judge(self, source: _Source) -> None:
-        """Settle the pulls of which the last look says something for good."""
+    def _judge(self, source: _Source, asked: Iterable[_Claim]) -> None:
+        """Settle those of these pulls of which the last look says something for good."""
         after = source.window.sample
         if after is None:
             return
         before_s = after.at_s - SETTLE_S
-        ended = [claim for claim in source.claims.values() if claim.told and claim.ended_s <= before_s]
+        ended = [claim for claim in asked if claim.told and claim.ended_s <= before_s]
         for _, group in groupby(ended, lambda claim: id(claim.window)):
             claims = list(group)
             window = claims[0].window

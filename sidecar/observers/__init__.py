@@ -14,10 +14,20 @@ from typing import TypeVar
 
 from sidecar.observers.records import Attempt, ExchangeRecord, LegRecord, PullRecord
 
-__all__ = ["Attempt", "ExchangeRecord", "LegRecord", "Observer", "Observers", "PullRecord", "Watch"]
+__all__ = [
+    "Attempt",
+    "ExchangeRecord",
+    "LegRecord",
+    "Observer",
+    "Observers",
+    "OfPulls",
+    "PullRecord",
+    "Watch",
+]
 
 Watch = AbstractContextManager[None]
 _R = TypeVar("_R")
+_NOTHING: Watch = nullcontext()
 
 
 class Observer:
@@ -43,6 +53,17 @@ class Observer:
 
         This is at most a few looks later than `pull`, and may be just before it.
         """
+
+
+class OfPulls(Observer):
+    """Observers of legs that pull: to every other leg they are one look at it, however many they are."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._leg = Observers(observers).leg
+
+    def leg(self, record: LegRecord) -> Watch:
+        """See Observer.leg."""
+        return _NOTHING if record.leg.pull is None else self._leg(record)
 
 
 class Observers:

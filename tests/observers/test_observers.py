@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 
 import pytest
 
-from sidecar.observers import ExchangeRecord, Observer, Observers, Watch
+from sidecar.observers import ExchangeRecord, LegRecord, Observer, Observers, OfPulls, Watch
+from sidecar.plan import Pull, Role
 from sidecar.routing import Route
-from tests.observers.play import DECODER, chat
+from tests.observers.play import DECODER, SOURCE, chat, leg
 
 
 class Told(Observer):
@@ -18,6 +20,9 @@ class Told(Observer):
         self.name, self.events, self.fault = name, events, fault
 
     def exchange(self, record: ExchangeRecord) -> Watch:
+        return _Watch(self)
+
+    def leg(self, record: LegRecord) -> Watch:
         return _Watch(self)
 
 
@@ -78,3 +83,17 @@ def test_one_that_fails_itself_does_not_keep_the_others_from_leaving(fault: str,
     with pytest.raises(LookupError, match="b"), observers.exchange(chat(Route(DECODER))):
         events.append("inside")
     assert [event.replace("b out None", "b out LookupError") for event in events if event != "inside"] == told
+
+
+def test_observers_of_pulls_are_not_entered_for_other_legs() -> None:
+    events: list[str] = []
+    observers = Observers([OfPulls([Told(name, events) for name in "ab"]), Told("c", events)])
+    record = leg(chat(Route(DECODER)), Role.DECODE, 1.0)
+    with observers.leg(record):
+        pass
+    assert events == ["c in", "c out None"]
+    record.leg = replace(record.leg, pull=Pull(SOURCE, "k"))
+    events.clear()
+    with observers.leg(record):
+        pass
+    assert events == [f"{name} in" for name in "abc"] + [f"{name} out None" for name in "cba"]
