@@ -122,6 +122,10 @@ async def test_it_fits_a_phone_and_is_dark_where_that_is_wanted() -> None:
             "[...document.querySelectorAll('button:not([hidden])')].filter((b) => b.offsetHeight < 32).length"
         )
         assert await page.value(small) == 0
+        await page.value("document.getElementById('all-config').click()")
+        assert await page.value("document.querySelectorAll('#config tbody tr').length") > 60
+        assert await page.value("document.documentElement.scrollWidth") == 360
+        await page.value("document.getElementById('all-config').click()")
         light = await _keep(page, "phone")
         await page.look(360, 740, dark=True, phone=True)
         dark = await _keep(page, "phone-dark")

@@ -90,6 +90,12 @@ def test_the_line_tells_of_a_pull_that_hung_and_was_left_out() -> None:
     assert told["pull"] == {"source": "10.0.0.9:7777", "kv_request_id": "kv-1", "outcome": "rescued"}
 
 
+def test_the_line_tells_which_leg_an_engine_refused() -> None:
+    record = handoff()
+    record.legs[0].refused = True
+    assert [one.get("refused") for one in line(record)["legs"]] == [True, None]
+
+
 def test_the_line_of_a_request_that_ended_before_it_was_answered() -> None:
     record = chat(Route(DECODER, named_source=SOURCE.endpoint, no_pull=NoPull.UNREACHABLE))
     record.error = "client_gone"
