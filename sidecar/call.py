@@ -21,6 +21,7 @@ from sidecar.plan import Leg, Peer, Pull, Role
 from sidecar.turns import Conversation
 
 _NOTHING: Edits = {}
+_DECODE = Role.DECODE  # for every request, see evidence.py
 # The share of a prompt that the engine must have cached to answer at all (contract section 5).
 _THRESHOLD = "cache_hit_threshold"
 
@@ -135,11 +136,11 @@ class Call:
     def decode(self, decoder: Endpoint, source: Peer | None) -> Leg:
         """The only leg: the client's body as it is, or with the directive to pull from `source`."""
         if source is None:
-            return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, self.body.encode())
+            return Leg(_DECODE, decoder, b"POST", self.path, self.headers, self.body.encode())
         pull = Pull(source, self.ids.pull)
         params = dump({"remote_kv_source": pull.remote_kv_source})
         content = self.body.edited({**cleared(self.body), FIELD: params}).encode()
-        return Leg(Role.DECODE, decoder, b"POST", self.path, self.headers, content, pull)
+        return Leg(_DECODE, decoder, b"POST", self.path, self.headers, content, pull)
 
     def decode_alone(self, decoder: Endpoint, source: Peer | None) -> Leg:
         """The leg that has the local engine compute the prompt although the route names a prefiller.

@@ -31,6 +31,9 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
+# Members that every request looks at. (A look at a class of members costs five times that, CPython 3.11.)
+_MOVED, _NOTHING, _UNKNOWN = Outcome.MOVED, Outcome.NOTHING, Outcome.UNKNOWN
+
 # Blocks are counted when they have arrived, which is before the first token; this much later the counters of
 # every process of the engine have been written (they are written once per step).
 SETTLE_S = 0.05
@@ -149,10 +152,10 @@ def _at(sample: Sample, name: str) -> float | None:
 def outcome(claim: Claim, cached_tokens: int | None) -> Outcome:
     """What became of a pull. cached_tokens: what the engine's answer reported, None where it did not."""
     if cached_tokens == 0 or (claim.sampled_s is not None and claim.moved_bytes.most == 0):
-        return Outcome.NOTHING
+        return _NOTHING
     if claim.moved_bytes.exact:
-        return Outcome.PARTIAL if claim.parts.failures.exact else Outcome.MOVED
-    return Outcome.UNKNOWN
+        return Outcome.PARTIAL if claim.parts.failures.exact else _MOVED
+    return _UNKNOWN
 
 
 def was_local(claim: Claim, cached_tokens: int | None) -> bool:

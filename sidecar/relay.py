@@ -103,7 +103,7 @@ class Relay:
             if leg.first_byte_s is None:
                 leg.first_byte_s = client.first_byte_s
             if self._record.streaming:
-                if b'"usage"' in piece:
+                if piece.find(b'"usage"') >= 0:  # without `in`, see server/framing.py
                     _note_usage(leg, piece)
             else:
                 tail = (tail + piece)[-_USAGE_BYTES:] if tail else piece[-_USAGE_BYTES:]

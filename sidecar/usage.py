@@ -46,9 +46,12 @@ _APART = [
 def reported(text: bytes) -> tuple[int | None, int | None]:
     """The prompt tokens, and the cached ones among them, that an answer, or its end, reports; else None."""
     # What stands last stands behind the last such key, mostly, and that is little to look through.
-    usage = text[text.rfind(b'"usage"') :] if b'"usage"' in text else text
-    prompt, cached = _last(_PROMPT, usage, text), _last(_CACHED, usage, text) if b"cache" in text else None
-    if prompt is not None and b"_input_tokens" in text:
+    at = text.rfind(b'"usage"')
+    usage = text[at:] if at >= 0 else text
+    prompt, cached = _last(_PROMPT, usage, text), None
+    if text.find(b"cache") >= 0:  # without `in`, see server/framing.py
+        cached = _last(_CACHED, usage, text)
+    if prompt is not None and text.find(b"_input_tokens") >= 0:
         prompt += sum(_last(pattern, usage, text) or 0 for pattern in _APART)
     return prompt, cached
 

@@ -36,6 +36,7 @@ USAGE_WAIT_S = 10.0
 MAX_FAILURES = 3
 
 _UNWATCHED: Watch = nullcontext()
+_NOTHING = Outcome.NOTHING  # for every pull, see evidence.py
 
 
 @dataclass(slots=True)
@@ -170,8 +171,9 @@ class Verifier(Observer):
 
     def _tell_of(self, pull: PullRecord, claim: Claim, sample: Sample | None) -> None:
         pull.outcome = Outcome.RESCUED if pull.rescued else evidence.outcome(claim, pull.cached_tokens)
-        pull.local = pull.outcome is Outcome.NOTHING and evidence.was_local(claim, pull.cached_tokens)
-        zero = 0 if pull.outcome is Outcome.NOTHING else None
+        nothing = pull.outcome is _NOTHING
+        pull.local = nothing and evidence.was_local(claim, pull.cached_tokens)
+        zero = 0 if nothing else None
         if claim.sampled_s is None:  # nothing was ever counted, which is not a count of nothing
             pull.moved_bytes = pull.moved_tokens = zero
         else:

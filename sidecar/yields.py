@@ -21,6 +21,9 @@ logger = logging.getLogger("sidecar.pulls")
 # A pool has at most hundreds of engines. The bound is for made-up headers.
 MAX_SOURCES = 1024
 
+# For every pull, see evidence.py.
+_GAVE, _NOTHING = (Outcome.MOVED, Outcome.PARTIAL), Outcome.NOTHING
+
 CAUSES = (
     "another PYTHONHASHSEED, block size, model, KV dtype or tensor-parallel size, "
     "offload_prompt_only on the source, an endpoint picker with a stale index, or a source too busy to keep "
@@ -97,11 +100,11 @@ class Yields(Observer):
         entry.pulls += 1
         entry.moved_bytes += record.moved_bytes or 0
         entry.moved_tokens += record.moved_tokens or 0
-        if record.outcome in (Outcome.MOVED, Outcome.PARTIAL):
+        if record.outcome in _GAVE:
             entry.in_a_row, entry.of_row = 0, {}
             if entry.silent:
                 self._give_again(record.source, entry)
-        elif record.outcome is Outcome.NOTHING and not record.local:
+        elif record.outcome is _NOTHING and not record.local:
             entry.in_a_row += 1
             if self._rules.threshold and entry.in_a_row >= self._rules.threshold and not entry.silent:
                 self._fall_silent(record.source, entry)
@@ -113,7 +116,7 @@ class Yields(Observer):
         if says is None:
             return
         entry.says[says] = entry.says.get(says, 0) + 1
-        if record.outcome is not Outcome.NOTHING or record.local:
+        if record.outcome is not _NOTHING or record.local:
             return
         was = _in_words(entry.of_row)
         entry.of_row[says] = entry.of_row.get(says, 0) + 1

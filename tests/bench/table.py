@@ -47,7 +47,8 @@ def _facts(machine: Mapping[str, Any]) -> str:
     return (
         f"Measured {machine['time'][:10]} at commit {machine['commit']} on {machine['cores']} cores "
         f"({machine['cpu']}), {machine['memory_gb']:g} GB, Linux {machine['kernel']}, "
-        f"Python {machine['python']}; load average before the run {machine['load_average_before']:.1f}. "
+        f"Python {machine['python']} (an object, a call and a look-up: {machine['call_ns']} ns); "
+        f"load average before the run {machine['load_average_before']:.1f}. "
         "CPU time of the whole process tree; in brackets the ratio to the floor of the same run."
     )
 

@@ -15,6 +15,7 @@ MACHINE = {
     "load_average_before": 0.25,
     "kernel": "6.1",
     "python": "3.11.7",
+    "call_ns": 80,
     "commit": "abc1234",
 }
 
@@ -61,8 +62,9 @@ def document() -> dict[str, Any]:
 
 
 TABLE = """\
-Measured 2026-11-30 at commit abc1234 on 2 cores (A Processor), 8 GB, Linux 6.1, Python 3.11.7; load average \
-before the run 0.2. CPU time of the whole process tree; in brackets the ratio to the floor of the same run.
+Measured 2026-11-30 at commit abc1234 on 2 cores (A Processor), 8 GB, Linux 6.1, Python 3.11.7 \
+(an object, a call and a look-up: 80 ns); load average before the run 0.2. \
+CPU time of the whole process tree; in brackets the ratio to the floor of the same run.
 
 |  | floor | sidecar | limit of the sidecar |
 | :--- | ---: | ---: | :--- |

@@ -63,6 +63,18 @@ def test_pods_that_are_not_counted_on_are_not_counted() -> None:
     assert len(warnings_of("--moriio-remote-hosts=p0,p1", "--moriio-dp-size=16")) == 2
 
 
+@pytest.mark.parametrize(
+    ("sizes", "reached"),
+    [(["--moriio-dp-size=16"], 1), (["--moriio-dp-size=16", "--moriio-dp-size-local=8"], 2)],
+)
+def test_pods_that_no_rank_is_in_are_told_of(sizes: list[str], reached: int) -> None:
+    warning = f"--moriio-decode-hosts: of 3 pods only the first {reached} can have ranks"
+    assert warnings_of(WRITE, "--moriio-decode-hosts=d0,d1,d2", *sizes) == [
+        f"{warning} (--moriio-dp-size, --moriio-dp-size-local)"
+    ]
+    assert warnings_of(WRITE, "--moriio-decode-hosts=d0", *sizes[:1]) == []
+
+
 @pytest.mark.parametrize("environ", [POD, {}])
 def test_write_mode_with_another_connector_warns_and_that_connector_works(environ: dict[str, str]) -> None:
     argv = (WRITE, "--moriio-tp-size=2", "--kv-connector=offloading")
@@ -90,6 +102,8 @@ def test_variables_alone_set_nothing_in_motion() -> None:
         (["--enable-p2p-pull"], POD),
         (["--moriio-remote-hosts=p0", "--moriio-dp-size=8"], POD),
         (["--moriio-remote-hosts=p0,p1", "--moriio-dp-size=16", "--moriio-dp-size-local=8"], POD),
+        (["--moriio-remote-hosts=p0,p1", "--moriio-dp-size=16"], POD),
+        (["--moriio-remote-hosts=p0,p1,p2", "--moriio-dp-size=16", "--moriio-dp-size-local=8"], POD),
     ],
 )
 def test_write_mode_starts_with_all_that_it_needs(argv: list[str], environ: dict[str, str]) -> None:
@@ -106,19 +120,9 @@ def test_write_mode_starts_with_all_that_it_needs(argv: list[str], environ: dict
             "--moriio-write-mode: needs this pod's address (--moriio-local-pod-ip or POD_IP)",
         ),
         (
-            ["--moriio-remote-hosts=p0,p1", "--moriio-dp-size=16"],
-            POD,
-            "--moriio-remote-hosts: 2 pods need --moriio-dp-size-local, the ranks of each",
-        ),
-        (
-            ["--moriio-decode-hosts=d0,d1,d2", "--moriio-dp-size=16", "--moriio-dp-size-local=8"],
-            POD,
-            "--moriio-decode-hosts: 3 pods of 8 ranks are not the 16 of --moriio-dp-size",
-        ),
-        (
             ["--moriio-decode-hosts=d0,d1", "--moriio-dp-size=16", "--moriio-dp-size-local=7"],
             POD,
-            "--moriio-decode-hosts: 2 pods of 7 ranks are not the 16 of --moriio-dp-size",
+            "--moriio-decode-hosts: 2 pods of 7 ranks have not the 16 of --moriio-dp-size",
         ),
     ],
 )

@@ -1,11 +1,13 @@
 """Installs what is missing, runs the scenarios, ends everything: `python -m tests.vllm [pytest's arguments]`.
 
-Rule: bounded as a whole; logs stay where the last line says. With `SIDECAR_ENGINES=embedded` the same
-scenarios run against the embedded engine, and nothing is installed.
+Rule: bounded as a whole, and alone: each run ends what it finds of an earlier one. Logs stay where the last
+line says. With `SIDECAR_ENGINES=embedded` the same scenarios run against the embedded engine, and nothing is
+installed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -14,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.vllm.install import InstallFailed, install
-from tests.vllm.places import LOGS
+from tests.vllm.places import HOME, LOGS
 from tests.vllm.pods import CHOICE, chosen_kind
 from tests.vllm.processes import end_leftovers
 
@@ -25,8 +27,19 @@ _INTERRUPTED_TIMEOUT_S = 60
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code: pytest's, 1 when vLLM cannot be installed, 124 when the time ran out."""
+    """Exit code: pytest's; 1 when vLLM cannot be had or another run goes on, 124 when the time ran out."""
     os.environ.setdefault(CHOICE, "vllm")
+    HOME.mkdir(parents=True, exist_ok=True)
+    with (HOME / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"tests.vllm: another run is under way in {HOME}", file=sys.stderr)
+            return 1
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     if chosen_kind() == "vllm":
         try:
             install()
