@@ -257,30 +257,33 @@ async def test_what_is_wrong_with_tracing_is_said_once(tmp_path: Path) -> None:
         assert re.fullmatch(r"sidecar: .*OTEL_TRACES_EXPORTER.*carrier-pigeon.*\n", sidecar.log)
 
 
-_PARENT = """
+_PARENT = r"""
 import os, signal, sys, time
 from sidecar import logs, processes
 from sidecar.processes import Calls, Job, supervise
 
 logs.configure("error", "json")
 
+def say(line):
+    os.write(1, f"{line}\n".encode())  # whole: print() may write a line's end apart, behind another's line
+
 def crash():
-    print(f"{time.monotonic():.3f}", flush=True)
+    say(f"{time.monotonic():.3f}")
     return 3
 
 def stuck():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print("stuck", flush=True)
+    say("stuck")
     while True:
         time.sleep(60)
 
 def calm():
-    print("calm", flush=True)
+    say("calm")
     signal.sigwait([signal.SIGTERM])
     return 0
 
 jobs = {"crash": crash, "stuck": stuck, "calm": calm}
-calls = Calls(stopping=lambda: print("stopping", flush=True), restarted=lambda: None)
+calls = Calls(stopping=lambda: say("stopping"), restarted=lambda: None)
 sys.exit(supervise([Job(name, jobs[name]) for name in sys.argv[2:]], calls, float(sys.argv[1])))
 """
 
