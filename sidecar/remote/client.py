@@ -161,6 +161,8 @@ class Remote:
 
     def _refusal(self, status: int, content: bytes) -> Refused:
         said = prompts.error_of(content) or content.decode("utf-8", "replace")
+        if status == 200:
+            status = prompts.code_of(content) or status
         return Refused(f"{self.place.url}: answered {status}: {said[:_SHOWN_CHARACTERS]}", status)
 
     @contextmanager

@@ -15,7 +15,7 @@ class NoAnswer(RemoteError):
 
 
 class Refused(RemoteError):
-    """It answered, and said no. status: HTTP's; 200 when a stream ended with an error event."""
+    """It answered, and said no. status: HTTP's, or of a stream's error event its code."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

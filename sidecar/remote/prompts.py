@@ -100,6 +100,14 @@ def error_of(content: bytes) -> str | None:
     return str(message) if message else None
 
 
+def code_of(content: bytes) -> int | None:
+    """The code of an error: of a stream that has begun the status is 200 all the same (seen on vLLM 0.32)."""
+    value = _object(content) or {}
+    nested = value.get("error")
+    code = nested.get("code") if isinstance(nested, dict) else value.get("code")
+    return code if isinstance(code, int) and not isinstance(code, bool) else None
+
+
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(content)

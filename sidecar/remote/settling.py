@@ -14,7 +14,7 @@ from sidecar.engine_counters import Counters
 
 # Seen up to 1.5 s on busy cores.
 WITHIN_S = 5.0
-_EVERY_S = 0.05
+_EVERY_S = 0.03
 
 
 async def settled(

@@ -73,3 +73,16 @@ def test_usage_is_read_where_it_is(event: bytes, usage: tuple[int, int, int | No
 )
 def test_an_errors_message_is_found_in_every_shape(content: bytes, message: str | None) -> None:
     assert prompts.error_of(content) == message
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b'{"error":{"message":"m","code":400}}', 400),
+        (b'{"message":"m","code":404}', 404),
+        (b'{"error":{"message":"m","code":"x"}}', None),
+        (b"[]", None),
+    ],
+)
+def test_an_errors_code_is_found_where_the_status_is_200(content: bytes, code: int | None) -> None:
+    assert prompts.code_of(content) == code
