@@ -65,11 +65,18 @@ class Pair:
 
 def outcome(measured: Sequence[Measured], warm: Sequence[Measured], found: Crossover | None) -> Outcome:
     """What a run that was not cut short comes to."""
-    if not any(one.verdict is Verdict.MOVED for one in (*measured, *warm)):
+    if _moves_nothing((*warm, *measured)):
         return Outcome.NO_PULL
     if contaminated(measured):
         return Outcome.CONTAMINATED
     return _SHAPES[found.shape] if found else Outcome.UNCLEAR
+
+
+def _moves_nothing(legs: Sequence[Measured]) -> bool:
+    """Whether there is a rank none of whose pulls moved, or no rank at all."""
+    tried = {one.leg.rank for one in legs if one.leg.kind is Kind.PULL}
+    moved = {one.leg.rank for one in legs if one.verdict is Verdict.MOVED}
+    return not moved or tried != moved
 
 
 def contaminated(measured: Sequence[Measured]) -> bool:

@@ -206,7 +206,10 @@ def _source_counts(report: Report) -> bool:
 def _aside(report: Report) -> Iterator[str]:
     if report.gone:
         yield from _paragraph("stopped", report.gone)
-    kinds = Counter((one.leg.kind, one.verdict, one.reason) for one in (*_warm_aside(report), *report.aside))
+    kinds = Counter(
+        (one.leg.kind, one.verdict, f"{_rank(report, one)}{one.reason}")
+        for one in (*_warm_aside(report), *report.aside)
+    )
     for (kind, verdict, reason), count in kinds.most_common(_MOST_REASONS):
         name = several(count, "control" if kind is Kind.RECOMPUTE else "pull")
         yield from _paragraph("set aside", f"{name} ({verdict}): {reason}")
@@ -214,6 +217,10 @@ def _aside(report: Report) -> Iterator[str]:
         yield _line("", f"and {len(kinds) - _MOST_REASONS} more reasons: --json has them")
     for number, cause in enumerate(report.causes):
         yield from _paragraph("" if number else "likely", f"- {cause}")
+
+
+def _rank(report: Report, one: Measured) -> str:
+    return f"rank {one.leg.rank}: " if report.setting.ranks > 1 else ""
 
 
 def _warm_aside(report: Report) -> list[Measured]:

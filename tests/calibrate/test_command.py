@@ -158,7 +158,9 @@ async def test_ranks_take_turns_on_ports_that_are_counted_up() -> None:
 
 async def test_background_load_runs_on_both_and_ends_with_the_measurement() -> None:
     async with pair({"profile": "glm"}, profile="glm", time_scale=0.2) as (a, b):
-        ended = await calibrated(*at(a, b), *SHORT, "--load=2", "--load-tokens=100", "--json=-")
+        ended = await calibrated(
+            *at(a, b), "--yes", "--lengths=512", "--rounds=1", "--load=2", "--load-tokens=100", "--json=-"
+        )
         await asyncio.sleep(0.1)
         running = [engine.metrics.value("vllm:num_requests_running") for engine in (a, b)]
         generated = [engine.metrics.value("vllm:generation_tokens_total") for engine in (a, b)]
@@ -228,6 +230,30 @@ async def test_an_engine_that_is_not_there_ends_with_1() -> None:
         ended = await calibrated(f"--source={a.url}", f"--consumer={gone}", *QUICK)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == f"sidecar calibrate: {gone}: All connection attempts failed\n"
+
+
+async def test_no_engine_is_sent_to_a_p2p_port_where_nobody_listens() -> None:
+    async with pair() as (a, b):
+        dead = f"127.0.0.1:{closed_port()}"
+        ended = await calibrated(f"--source={a.url}", f"--consumer={b.url}", f"--source-p2p={dead}", *QUICK)
+        assert b.core.offloading
+        assert not b.core.offloading.peers.wedged
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        f"sidecar calibrate: {dead}: no P2P tier listens there; --source-p2p names where it does\n"
+    )
+
+
+async def test_a_consumer_whose_pulls_hang_is_asked_for_one_and_no_more() -> None:
+    async with pair() as (a, b):
+        assert b.core.offloading
+        b.core.offloading.peers.wedged = True
+        ended = await calibrated(*at(a, b), *QUICK, "--timeout=1s", "--json=-")
+    told = ended.json
+    assert (ended.code, told["outcome"], told["stopped"]) == (3, "no_pull", None)
+    assert [leg["verdict"] for leg in told["warm_pulls"]] == ["failed"]
+    assert told["warm_pulls"][0]["reason"] == f"{b.url}: no whole answer within 1 s"
+    assert any("P2P plane is stalled" in cause for cause in told["likely_causes"])
 
 
 async def test_an_engine_that_goes_away_meanwhile_ends_with_1_and_what_was_measured() -> None:

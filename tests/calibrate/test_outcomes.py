@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sidecar.calibrate.outcomes import Outcome, Pair, causes
+from sidecar.calibrate.outcomes import Outcome, Pair, causes, outcome
 from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.verdicts import Rise, Verdict
 from sidecar.remote import Facts
-from tests.calibrate.made import FACTS, bad
+from tests.calibrate.made import FACTS, bad, measured
 
 NOTHING = bad(Kind.PULL, Verdict.NOTHING, "0 bytes came over P2P")
 PAIR = Pair(FACTS, FACTS, "a:7777")
@@ -42,6 +42,13 @@ def test_what_the_engines_themselves_say_differs_comes_before_all() -> None:
     ]
     # What one of them does not tell is no difference.
     assert found[2].startswith("PYTHONHASHSEED")
+
+
+def test_a_rank_that_moves_nothing_is_not_made_up_for_by_another() -> None:
+    moved = measured(0, Kind.PULL, 2048, 50.0)
+    silent = replace(NOTHING, leg=replace(NOTHING.leg, rank=1))
+    assert outcome([], [moved, silent], None) is Outcome.NO_PULL
+    assert outcome([], [moved, replace(moved, leg=silent.leg)], None) is Outcome.UNCLEAR
 
 
 def test_a_good_end_has_no_causes() -> None:
