@@ -130,10 +130,10 @@ class Remote:
         """Reads the events: one `data:` line each, as engines write them."""
         ttft_s: float | None = None
         usage: tuple[int, int, int | None] | None = None
-        async for line in response.aiter_lines():
-            if not line.startswith("data:"):
+        async for line in _lines(response):
+            if not line.startswith(b"data:"):
                 continue
-            event = line[5:].strip().encode()
+            event = line[5:].strip()
             if prompts.error_of(event):
                 raise self._refusal(200, event)
             if ttft_s is None and prompts.has_token(event):
@@ -176,3 +176,16 @@ class Remote:
             raise NoAnswer(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
             raise NoAnswer(f"{self.place.url}: {str(error) or type(error).__name__}") from None
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The lines of an answer, at LF alone.
+
+    httpx's own also end at U+0085 and U+2028, which a model may say and JSON may hold as they are.
+    """
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest

@@ -11,6 +11,7 @@ from sidecar.endpoint import Endpoint
 from sidecar.engine_counters import Counters
 from sidecar.remote import NoAnswer, Place, Refused, Remote, Trust, by_body, by_header, connected
 from sidecar.remote.settling import settled
+from tests.engines import Answer, Got, scripted
 from tests.lab.bench import BLOCK, KV_BYTES, engines, prompt
 from tests.serving import serving
 from tests.test_answers import closed_port
@@ -92,3 +93,27 @@ async def test_counters_that_never_hold_are_given_as_they_are() -> None:
         return Counters()
 
     assert await settled(counters, lambda now: False, within_s=0.12) == Counters()
+
+
+async def test_whatever_a_model_says_is_one_token_and_no_end_of_a_line() -> None:
+    text = "\u2028\x85".encode()
+    events = (
+        b'data: {"choices":[{"text":"%b"}]}\n\ndata: {"choices":[],"usage":{"prompt_tokens":9}}\n\n' % text
+    )
+    pieces = [events[at : at + 7] for at in range(0, len(events), 7)]
+
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.events(*pieces)
+
+    async with scripted(script) as engine, remote(f"http://{engine.netloc}") as client:
+        assert (await client.complete("tiny", prompt(1))).prompt_tokens == 9
+
+
+async def test_an_error_within_a_stream_is_a_refusal_with_its_own_code() -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.events(b'data: {"error":{"message":"out of vocabulary","code":400}}\n\n')
+
+    async with scripted(script) as engine, remote(f"http://{engine.netloc}") as client:
+        with pytest.raises(Refused, match="answered 400: out of vocabulary") as refused:
+            await client.complete("tiny", prompt(1))
+    assert refused.value.status == 400
