@@ -16,11 +16,12 @@ from pathlib import Path
 
 from sidecar.calibrate.aim import BadAim
 from sidecar.calibrate.asking import question
+from sidecar.calibrate.background import ANSWER_TOKENS
 from sidecar.calibrate.cost import cost
 from sidecar.calibrate.options import PROG, Options, parsed
 from sidecar.calibrate.outcomes import Outcome
 from sidecar.calibrate.plan import NoLength, ordered, usable
-from sidecar.calibrate.scene import BadScene, looked_at
+from sidecar.calibrate.scene import BadScene, Scene, looked_at
 from sidecar.remote import RemoteError
 
 _EXTRA = "numpy, which fits the curves, is not installed: pip install 'sidecar[calibrate]'"
@@ -49,6 +50,7 @@ def _calibrate(options: Options) -> int:
     for name in options.files.values():
         _writable(name)
     scene = asyncio.run(looked_at(options))
+    _check_load(options, scene)
     lengths = usable(options.lengths, scene.block_tokens, scene.limit_tokens)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     legs = ordered(lengths, options.rounds, options.dp_ranks, random.Random(seed).randrange)
@@ -61,6 +63,16 @@ def _calibrate(options: Options) -> int:
     from sidecar.calibrate.running import run
 
     return run(options, scene, legs, seed)
+
+
+def _check_load(options: Options, scene: Scene) -> None:
+    """Raises BadScene for background requests that every engine would refuse."""
+    needed_tokens = options.load_tokens + ANSWER_TOKENS
+    if options.load and scene.limit_tokens and needed_tokens > scene.limit_tokens:
+        raise BadScene(
+            f"--load-tokens: {options.load_tokens:,} tokens, and an answer of {ANSWER_TOKENS}, do not fit"
+            f" into the model's limit of {scene.limit_tokens:,}"
+        )
 
 
 def _answer() -> int | None:

@@ -57,6 +57,8 @@ def as_json(report: Report) -> str:
             "seed": setting.seed,
             "headroom": setting.headroom,
             "load": setting.load,
+            "load_answered": setting.load_answered,
+            "load_failed": setting.load_failed,
             "dp_ranks": setting.ranks,
             "token_ids": setting.token_ids,
         },

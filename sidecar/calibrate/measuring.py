@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sidecar.calibrate import legs
+from sidecar.calibrate.background import Load
 from sidecar.calibrate.cost import WARM_TRIES
 from sidecar.calibrate.legs import Couple
 from sidecar.calibrate.plan import Kind, Leg
@@ -26,10 +27,14 @@ _ENOUGH_CONTROLS = 3
 
 @dataclass(slots=True)
 class Found:
-    """What a run has given so far. warm: the discarded first pulls. gone: why it could not go on."""
+    """What a run has given so far. warm: the discarded first pulls. load: what the background has done.
+
+    gone: why it could not go on.
+    """
 
     warm: list[Measured] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
+    load: Load = field(default_factory=Load)
     gone: str | None = None
 
 

@@ -24,7 +24,10 @@ PULL_DEGREE = 1
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What was run, as the report shows it. load: background requests at a time on each engine."""
+    """What was run, as the report shows it. load: background requests at a time on each engine.
+
+    load_answered, load_failed: those of them that came to an end, on all engines.
+    """
 
     source: str
     consumer: str
@@ -36,6 +39,8 @@ class Setting:
     seed: int
     headroom: float
     load: int
+    load_answered: int
+    load_failed: int
     ranks: int
     token_ids: bool
 

@@ -48,6 +48,8 @@ def run(options: Options, scene: Scene, legs: Sequence[Leg], seed: int) -> int:
         seed=seed,
         headroom=options.headroom,
         load=options.load,
+        load_answered=found.load.answered,
+        load_failed=found.load.failed,
         ranks=options.dp_ranks,
         token_ids=prompts is None or prompts.span is not None,
     )
@@ -86,15 +88,9 @@ async def _all(
         made.append(couples[0].prompts)
         if options.load:
             engines = [remote for couple in couples for remote in (couple.source, couple.consumer)]
-            await stack.enter_async_context(
-                loaded(
-                    engines,
-                    scene.model,
-                    couples[0].prompts,
-                    at_once=options.load,
-                    tokens=options.load_tokens,
-                )
-            )
+            each = {"at_once": options.load, "tokens": options.load_tokens}
+            background = loaded(engines, scene.model, couples[0].prompts, **each)
+            found.load = await stack.enter_async_context(background)
         await measure(couples, legs, found, progress)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from sidecar.calibrate.crossover import Crossover, Shape
 from sidecar.calibrate.outcomes import MEANINGS, Outcome
 from sidecar.calibrate.plan import Kind
-from sidecar.calibrate.report import Report
+from sidecar.calibrate.report import Report, Setting
 from sidecar.calibrate.summary import Row, Spread
 from sidecar.calibrate.verdicts import Measured, Verdict
 from sidecar.calibrate.words import millis, rate, several, size
@@ -116,11 +116,16 @@ def _run(report: Report) -> Iterator[str]:
     setting = report.setting
     yield several(setting.rounds, "round")
     yield f"seed {setting.seed}"
-    yield f"{setting.load} background requests on each engine" if setting.load else "no background load"
+    yield _load(setting) if setting.load else "no background load"
     if setting.ranks > 1:
         yield several(setting.ranks, "data-parallel rank")
     if not setting.token_ids:
         yield "prompts of text (token ids were refused)"
+
+
+def _load(setting: Setting) -> str:
+    ended = f"{setting.load_answered:,} answered, {setting.load_failed:,} failed"
+    return f"{several(setting.load, 'background request')} at a time on each engine ({ended})"
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

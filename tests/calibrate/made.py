@@ -61,6 +61,8 @@ def setting(**changes: object) -> Setting:
         "seed": 1,
         "headroom": 1.2,
         "load": 0,
+        "load_answered": 0,
+        "load_failed": 0,
         "ranks": 1,
         "token_ids": True,
     }

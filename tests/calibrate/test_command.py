@@ -169,6 +169,18 @@ async def test_background_load_runs_on_both_and_ends_with_the_measurement() -> N
     # Legs generate one token each; the rest is the background's.
     assert min(generated) > 50
     assert "2 more requests of 100 tokens at a time on each engine" in ended.err
+    setting = ended.json["setting"]
+    assert (setting["load"], setting["load_failed"]) == (2, 0)
+    assert setting["load_answered"] > 0
+
+
+async def test_background_requests_that_no_engine_would_take_are_refused() -> None:
+    async with pair() as (a, b):
+        err = await _refused(*at(a, b), *QUICK, "--load=1", "--load-tokens=32768")
+    assert err == (
+        "sidecar calibrate: --load-tokens: 32,768 tokens, and an answer of 64, do not fit into the model's"
+        " limit of 32,768\n"
+    )
 
 
 async def test_ctrl_c_leaves_what_was_measured() -> None:

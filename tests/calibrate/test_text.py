@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sidecar.calibrate.outcomes import Outcome
 from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.text import text
@@ -52,6 +54,12 @@ def test_what_was_set_aside_and_what_is_likely_stand_at_the_end() -> None:
         "               - one of the URLs is a gateway whose endpoint picker names sources itself: give the\n"
         "                 pods' own URLs"
     )
+
+
+def test_background_load_is_told_with_what_became_of_it() -> None:
+    told = report(legs_of_profile("glm"))
+    busy = replace(told, setting=replace(told.setting, load=8, load_answered=1234, load_failed=1))
+    assert "8 background requests at a time on each engine (1,234 answered, 1 failed)" in text(busy)
 
 
 def test_no_crossover_says_which_way() -> None:

@@ -65,6 +65,7 @@ def test_every_leg_is_verified_by_the_bytes_and_the_verdict_follows(
         warm=report["warm_pulls"],
     )
     assert report["setting"]["consumer_facts"]["through_sidecar"] is (through == "sidecar")
+    assert [leg["reason"] for leg in report["legs"] if leg["reason"]] == []
     assert [leg["verdict"] for leg in pulls] == ["moved"] * len(LENGTHS) * ROUNDS
     for leg in pulls:
         assert leg["pulled_bytes"] == leg["prefix_tokens"] * KV_BYTES_PER_TOKEN
