@@ -30,8 +30,9 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """tokens: where the curves cross. low, high: the 95 % interval, all of the three None but for CROSSES;
-    low is None too where it is below the shortest length. shortest, longest: what was measured.
+    """tokens: where the curves cross. low, high: the 95 % interval. All three are None but for CROSSES;
+    tokens and low are None too where they are below the shortest length. shortest, longest: what was
+    measured.
     """
 
     shape: Shape
@@ -58,7 +59,7 @@ def crossover(gain: Gain, shortest: int, longest: int) -> Crossover:
     low = _last(lengths, lambda n: gain.at(n) + gain.half_width(n) <= 0)
     if high is None:
         return Crossover(Shape.PULLS_WIN, shortest, longest)
-    return Crossover(Shape.CROSSES, shortest, longest, tokens or float(shortest), low, high)
+    return Crossover(Shape.CROSSES, shortest, longest, tokens, low, high)
 
 
 def recommended(found: Crossover, headroom: float, block_tokens: int) -> int | None:

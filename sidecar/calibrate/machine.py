@@ -141,7 +141,8 @@ def _reasons(report: Report) -> Sequence[str]:
         return told
     if found.shape is Shape.PULLS_WIN:
         return [*told, f"pulls were faster at every length from {found.shortest} to {found.longest} tokens"]
-    crossing = f"crossover {found.tokens:.0f} tokens, certain from {found.high:.0f} on"
+    at = f"{found.tokens:.0f}" if found.tokens else f"under {found.shortest}"
+    crossing = f"crossover {at} tokens, certain from {found.high:.0f} on"
     return [*told, f"{crossing}, x headroom {setting.headroom:g}"]
 
 

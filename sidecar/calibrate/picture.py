@@ -26,6 +26,8 @@ _LABEL_PX = 52
 _CAP_PX = 5
 _NAME_PX = 172
 """So wide is `minCachedTokenDelta`, with its distance from the line."""
+_CROSSOVER_PX = 128
+"""The same of `crossover 12,345`."""
 
 # Blue and vermilion, told apart by those who see fewer colours too (Okabe and Ito); lighter on dark pages.
 _STYLE = """
@@ -93,7 +95,7 @@ def _title(report: Report) -> str:
     if found is None:
         return "Pull or recompute? Not measured well enough to tell"
     return {
-        Shape.CROSSES: f"Pulling beats computing from {found.tokens or 0:,.0f} tokens on",
+        Shape.CROSSES: f"Pulling beats computing from {found.tokens or found.high or 0:,.0f} tokens on",
         Shape.PULLS_WIN: f"Pulling beats computing at every length from {found.shortest:,} tokens on",
         Shape.COMPUTING_WINS: f"Computing beats pulling up to {found.longest:,} tokens",
         Shape.UNCLEAR: "Pulling or computing: the measurements do not tell",
@@ -150,7 +152,9 @@ def _at(plane: _Plane, tokens: float, ms: float) -> str:
 
 
 def _marks(plane: _Plane, report: Report) -> Iterator[str]:
-    """The crossover with its interval, and the threshold."""
+    """The threshold, and the crossover with its interval."""
+    if report.recommended:
+        yield from _threshold(plane.x.at(report.recommended), report.recommended)
     found = report.crossover
     if found and found.shape is Shape.CROSSES and found.tokens and report.pull:
         x, y = plane.x.at(found.tokens), plane.y.at(report.pull.at(found.tokens))
@@ -161,16 +165,18 @@ def _marks(plane: _Plane, report: Report) -> Iterator[str]:
         )
         yield _line((x, _TOP), (x, _BOTTOM), "mark", dashes="3 4")
         yield f'<circle class="mark page" cx="{x:.1f}" cy="{y:.1f}" r="5.5" stroke-width="2"/>'
-        yield _text((low - 8, _TOP + 17), f"crossover {found.tokens:,.0f}", "text halo label bold", "end")
-    if report.recommended:
-        x = plane.x.at(report.recommended)
-        yield _line((x, _TOP), (x, _BOTTOM), "chosen", dashes="8 4", width=2)
-        side, anchor = (-8, "end") if x > WIDTH - _NAME_PX else (8, "start")
-        # Where the curves are not: times rise to the right.
-        y = _TOP + 17 if x < (_LEFT + _RIGHT) / 2 else _BOTTOM - 30
-        for line, content in enumerate(("minCachedTokenDelta", f"{report.recommended:,}")):
-            at = (x + side, y + 17 * line)
-            yield _text(at, content, "chosen-text halo label bold", anchor)
+        told = f"crossover {found.tokens:,.0f}"
+        side, anchor = (low - 8, "end") if low > _LEFT + _CROSSOVER_PX else (high + 8, "start")
+        yield _text((side, _TOP + 17), told, "text halo label bold", anchor)
+
+
+def _threshold(x: float, tokens: int) -> Iterator[str]:
+    """Its name stands where the curves are not (times rise to the right), and under the crossover's."""
+    yield _line((x, _TOP), (x, _BOTTOM), "chosen", dashes="8 4", width=2)
+    side, anchor = (-8, "end") if x > WIDTH - _NAME_PX else (8, "start")
+    y = _TOP + 42 if x < (_LEFT + _RIGHT) / 2 else _BOTTOM - 30
+    for line, content in enumerate(("minCachedTokenDelta", f"{tokens:,}")):
+        yield _text((x + side, y + 17 * line), content, "chosen-text halo label bold", anchor)
 
 
 def _measured(plane: _Plane, rows: Sequence[Row]) -> Iterator[str]:

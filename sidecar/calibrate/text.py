@@ -55,10 +55,9 @@ _MARKS = {
 def _crosses(report: Report) -> str:
     found = report.crossover
     assert found is not None
-    return (
-        f"pulling beats computing from {_tokens(found)} tokens on;"
-        f" set minCachedTokenDelta to {report.recommended:,}"
-    )
+    assert found.high is not None
+    since = f"from {found.tokens:,.0f}" if found.tokens else f"for certain from {found.high:,.0f}"
+    return f"pulling beats computing {since} tokens on; set minCachedTokenDelta to {report.recommended:,}"
 
 
 def _pulls_win(report: Report) -> str:
@@ -90,10 +89,6 @@ _VERDICTS = {
     Outcome.COMPUTING_WINS: _computing_wins,
     Outcome.INTERRUPTED: _interrupted,
 }
-
-
-def _tokens(found: Crossover) -> str:
-    return f"{found.tokens:,.0f}"
 
 
 def _setting(report: Report) -> Iterator[str]:
@@ -155,7 +150,8 @@ def _figures(report: Report) -> Iterator[str]:
         yield _line("recompute(n)", f"{report.recompute.text} ms     k = n / 1000 tokens")
         yield _line("pull(n)", f"{report.pull.text} ms")
     if found and found.shape is Shape.CROSSES:
-        yield _line("crossover", f"{_tokens(found)} tokens (95 %: {_interval(found)})")
+        at = f"{found.tokens:,.0f}" if found.tokens else f"under {found.shortest:,}"
+        yield _line("crossover", f"{at} tokens (95 %: {_interval(found)})")
     if found and report.recommended is not None:
         yield _line("recommended", f"minCachedTokenDelta: {report.recommended:,}  ({_why(report, found)})")
     if figures.floor_ms is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sidecar.calibrate.crossover import Crossover, Shape
 from sidecar.calibrate.outcomes import Outcome
 from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.text import text
@@ -54,6 +55,14 @@ def test_what_was_set_aside_and_what_is_likely_stand_at_the_end() -> None:
         "               - one of the URLs is a gateway whose endpoint picker names sources itself: give the\n"
         "                 pods' own URLs"
     )
+
+
+def test_a_crossover_under_the_shortest_length_is_told_by_what_is_certain() -> None:
+    told = report(legs_of_profile("glm"))
+    found = Crossover(Shape.CROSSES, 2048, 16384, None, None, 3000.4)
+    said = text(replace(told, crossover=found, recommended=3616))
+    assert said.startswith("OK: pulling beats computing for certain from 3,000 tokens on; set minCached")
+    assert "crossover      under 2,048 tokens (95 %: under 2,048 to 3,000)" in said
 
 
 def test_background_load_is_told_with_what_became_of_it() -> None:
