@@ -162,7 +162,8 @@ def _figures(report: Report) -> Iterator[str]:
     if figures.gb_per_s is not None:
         yield _line("bandwidth", f"{rate(figures.gb_per_s)} effective, by what each further token costs")
     yield from _session(report)
-    yield _line("verified", _verified(report))
+    if any(one.verdict.counts for one in report.measured):
+        yield _line("verified", _verified(report))
 
 
 def _session(report: Report) -> Iterator[str]:

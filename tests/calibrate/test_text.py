@@ -71,6 +71,10 @@ def test_background_load_is_told_with_what_became_of_it() -> None:
     assert "8 background requests at a time on each engine (1,234 answered, 1 failed)" in text(busy)
 
 
+def test_nothing_is_said_to_be_verified_where_nothing_counts() -> None:
+    assert "verified" not in text(report([bad(Kind.PULL, Verdict.NOTHING, "0 bytes came over P2P")]))
+
+
 def test_no_crossover_says_which_way() -> None:
     pulls = text(report(legs_of_profile("gpt-oss-120b")))
     assert pulls.startswith(
