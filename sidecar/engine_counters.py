@@ -21,8 +21,9 @@ class Counters:
     own cache. computed_tokens and prefill_s: prompt tokens that it computed, and the time of all its
     prefills. served_bytes: KV that the engine gave to peers, which only the embedded engine counts apart.
     written_bytes: what vLLM counts as written to that tier: blocks given to peers, and every block that
-    the engine stores itself. stored_bytes: these alone. fetching: requests in a stage of a KV fetch.
-    deferred: requests that wait for something else than room in the batch.
+    the engine stores itself. stored_bytes: these alone, put into its host memory, whence peers can pull them.
+    found_chunks: chunks that were looked up there and found, by its own requests and by peers. fetching:
+    requests in a stage of a KV fetch. deferred: requests that wait for something else than room in the batch.
     """
 
     queries: float | None = None
@@ -35,6 +36,7 @@ class Counters:
     served_bytes: float | None = None
     written_bytes: float | None = None
     stored_bytes: float | None = None
+    found_chunks: float | None = None
     fetching: float | None = None
     deferred: float | None = None
 
@@ -51,6 +53,7 @@ class Counters:
 
 # Field of Counters -> the series that are summed up for it: name, and what its labels must contain.
 _P2P = b'p2p"'
+_HOST = b'primary"'
 _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "queries": (
         (b"vllm:kv_offload_tiering_chunk_queries_total", _P2P),
@@ -65,6 +68,10 @@ _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "served_bytes": ((b"lab:p2p_served_bytes_total", b""),),
     "written_bytes": ((b"vllm:kv_offload_tiering_write_bytes_total", _P2P),),
     "stored_bytes": ((b"vllm:kv_offload_store_bytes_total", b""),),
+    "found_chunks": (
+        (b"vllm:kv_offload_tiering_chunk_hits_total", _HOST),
+        (b"vllm:kv_offload_tiering_block_hits_total", _HOST),
+    ),
     "deferred": ((b"vllm:num_requests_waiting_by_reason", b'reason="deferred"'),),
     "fetching": ((b"vllm:num_requests_kv_fetch_by_stage", b""),),
 }

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sidecar.calibrate.outcomes import MEANINGS
 from sidecar.observers.families import FAMILIES
 from sidecar.observers.kinds import Counter, Gauge, Histogram, Label
 from sidecar.observers.peers import PEER_FAMILIES
@@ -27,6 +28,12 @@ def metrics_table() -> str:
     return "\n".join(lines)
 
 
+def exit_codes() -> str:
+    """How `sidecar calibrate` can end, as a markdown table."""
+    lines = ["| code | meaning |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items())])
+
+
 _KINDS = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
 
 
@@ -36,6 +43,7 @@ def _label(label: Label) -> str:
 
 # Generated part by the name in its markers: <!-- begin NAME --> ... <!-- end NAME -->.
 PARTS: dict[str, Callable[[], str]] = {
+    "calibrate": exit_codes,
     "flags": flags_table,
     "metrics": metrics_table,
     "speed": published,

@@ -46,6 +46,7 @@ def run(*argv: str, python: str = "-m sidecar", **environ: str) -> subprocess.Co
             "in line 1, column 2",
         ),
         (["serv"], "unknown command 'serv', did you mean serve?"),
+        (["calibrat"], "unknown command 'calibrat', did you mean calibrate?"),
         (["foo"], "unknown command 'foo', see sidecar --help"),
         (["serve", "now"], "unexpected argument 'now'"),
     ],

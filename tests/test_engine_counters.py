@@ -87,3 +87,10 @@ def test_a_series_that_is_announced_and_has_no_number_yet_is_zero() -> None:
         written_bytes=0.0
     )
     assert read(b"# TYPE vllm:kv_offload_tiering_write_bytes_totals counter\n") == Counters()
+
+
+@pytest.mark.parametrize("name", [b"chunk_hits", b"block_hits"])
+def test_what_a_source_has_ready_for_peers_and_what_they_found_of_it(name: bytes) -> None:
+    text = b'vllm:kv_offload_store_bytes_total{engine="0"} 96\n'
+    text += b"vllm:kv_offload_tiering_" + name + b'_total{engine="0",tier="0:primary"} 5\n'
+    assert read(text) == Counters(stored_bytes=96.0, found_chunks=5.0)

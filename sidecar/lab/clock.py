@@ -21,9 +21,13 @@ class Clock:
         """Simulated seconds since some moment in the past."""
         return asyncio.get_running_loop().time() / self.scale
 
-    async def sleep(self, seconds: float) -> None:
-        """Waits for a simulated duration; cancelling the task ends it at once."""
-        await asyncio.sleep(max(0.0, seconds) * self.scale)
+    async def sleep(self, seconds: float, *, since_s: float | None = None) -> None:
+        """Waits for a simulated duration; cancelling the task ends it at once.
+
+        since_s: the moment of `now_s` at which it began: what was really done since is a part of it.
+        """
+        done_s = 0.0 if since_s is None else self.now_s - since_s
+        await asyncio.sleep(max(0.0, seconds - done_s) * self.scale)
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
         """`asyncio.timeout` of a simulated duration."""

@@ -69,6 +69,7 @@ class Peers:
         """Leading chunks that the peer has of these hashes (`remote_kv_source`)."""
         stage.move("waiting_to_start")
         await self._hang_if_wedged()
+        began_s = self._clock.now_s
         try:
             async with self._session(source) as session:
                 answer, _ = await session.ask({"op": "lookup"}, b"".join(hashes))
@@ -76,7 +77,7 @@ class Peers:
                 self._count_lookup(hits, len(hashes))
                 if hits:
                     stage.move("in_progress")
-                    return await self._read(session, hashes[:hits])
+                    return await self._read(session, hashes[:hits], began_s)
             await self._clock.sleep(PEER_HAS_NOTHING_S)
         except PeerUnreachable as error:
             self._contacted_dead_peer(source)
@@ -96,7 +97,7 @@ class Peers:
             len(hashes), len(hashes)
         )  # Taken for granted: vLLM claims them all without asking.
         chunks = self._split(await self._fetch_bytes(prefiller, hashes), len(hashes))
-        await self._spend_transfer(len(chunks))
+        await self._spend_transfer(len(chunks), self._clock.now_s)
         return chunks
 
     def drop(self) -> None:
@@ -105,14 +106,14 @@ class Peers:
             session.drop()
         self._idle.clear()
 
-    async def _read(self, session: Session, hashes: Sequence[bytes]) -> list[bytes]:
+    async def _read(self, session: Session, hashes: Sequence[bytes], began_s: float) -> list[bytes]:
         try:
             _, kv = await session.ask({"op": "read"}, b"".join(hashes))
         except WireError:
             self._metrics.add(_FAILURES, 1, tier=P2P_TIER)
             raise
         chunks = self._split(kv, len(hashes))
-        await self._spend_transfer(len(chunks))
+        await self._spend_transfer(len(chunks), began_s)
         return chunks
 
     async def _fetch_bytes(self, prefiller: Peer, hashes: Sequence[bytes]) -> bytes:
@@ -180,8 +181,9 @@ class Peers:
             self._metrics.add(_FAILURES, 1, tier=P2P_TIER)
         return chunks
 
-    async def _spend_transfer(self, chunks: int) -> None:
-        await self._clock.sleep(self._profile.transfer_stage_ms(chunks * self._chunk_tokens) / 1000)
+    async def _spend_transfer(self, chunks: int, began_s: float) -> None:
+        stage_ms = self._profile.transfer_stage_ms(chunks * self._chunk_tokens)
+        await self._clock.sleep(stage_ms / 1000, since_s=began_s)
 
     def _count_lookup(self, hits: int, asked: int) -> None:
         self._metrics.add(_QUERIES, hits + (1 if hits < asked else 0), tier=P2P_TIER)

@@ -103,13 +103,13 @@ class Run:
 
     async def _compute_rest(self, external: External) -> None:
         core, prompt_tokens = self._core, len(self.job.prompt)
+        began_s = core.clock.now_s
         device_tokens, computed = await self._footprint.fill(core.pool, external)
         # Of a prompt that NIXL brought whole, the last token is computed once more.
         computed_from = prompt_tokens - max(1, computed)
         pulled = external.from_peer > 0
-        await core.clock.sleep(
-            core.profile.compute_stage_ms(computed_from, prompt_tokens, pulled=pulled) / 1000
-        )
+        stage_ms = core.profile.compute_stage_ms(computed_from, prompt_tokens, pulled=pulled)
+        await core.clock.sleep(stage_ms / 1000, since_s=began_s)
         self._count_prompt(device_tokens, prompt_tokens - computed)
         self._footprint.grow(core.pool, core.offloading)
         if self.job.kv.decoder_id and core.offloading:

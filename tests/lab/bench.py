@@ -36,7 +36,7 @@ class RecordingClock(Clock):
         super().__init__(scale=1.0)
         self.slept_s: list[float] = []
 
-    async def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float, *, since_s: float | None = None) -> None:
         if seconds:
             self.slept_s.append(seconds)
         await asyncio.sleep(0)

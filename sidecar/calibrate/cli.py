@@ -1,0 +1,96 @@
+"""`sidecar calibrate`: asks the pair, states the cost, measures, shows the report.
+
+Rule: standard output is the report's alone; everything else goes to standard error. Returns an exit code of
+`outcomes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sidecar.calibrate.aim import BadAim
+from sidecar.calibrate.asking import question
+from sidecar.calibrate.background import ANSWER_TOKENS
+from sidecar.calibrate.cost import cost
+from sidecar.calibrate.options import PROG, Options, parsed
+from sidecar.calibrate.outcomes import Outcome
+from sidecar.calibrate.plan import NoLength, ordered, usable
+from sidecar.calibrate.scene import BadScene, Scene, looked_at
+from sidecar.remote import RemoteError
+
+_EXTRA = "numpy, which fits the curves, is not installed: pip install 'sidecar[calibrate]'"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; the exit code."""
+    try:
+        options = parsed(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else Outcome.WRONG_USAGE
+    if importlib.util.find_spec("numpy") is None:
+        return _refuse(Outcome.WRONG_USAGE, _EXTRA)
+    try:
+        return _calibrate(options)
+    except (BadScene, BadAim, NoLength, OSError) as refused:
+        return _refuse(Outcome.WRONG_USAGE, str(refused))
+    except RemoteError as error:
+        return _refuse(Outcome.UNREACHABLE, str(error))
+    except KeyboardInterrupt:
+        return Outcome.INTERRUPTED
+
+
+def _calibrate(options: Options) -> int:
+    """Raises what `main` has words for."""
+    for name in options.files.values():
+        _writable(name)
+    scene = asyncio.run(looked_at(options))
+    _check_load(options, scene)
+    lengths = usable(options.lengths, scene.block_tokens, scene.limit_tokens)
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    legs = ordered(lengths, options.rounds, options.dp_ranks, random.Random(seed).randrange)
+    price = cost(legs, options.dp_ranks, (scene.pair.source, scene.counters), options.timeout_s)
+    for line in question(price, lengths, options.rounds, (options.load, options.load_tokens)):
+        print(line, file=sys.stderr)
+    if not options.yes and (answer := _answer()) is not None:
+        return answer
+    # Imported when it is certain to be needed: it brings numpy.
+    from sidecar.calibrate.running import run
+
+    return run(options, scene, legs, seed)
+
+
+def _check_load(options: Options, scene: Scene) -> None:
+    """Raises BadScene for background requests that every engine would refuse."""
+    needed_tokens = options.load_tokens + ANSWER_TOKENS
+    if options.load and scene.limit_tokens and needed_tokens > scene.limit_tokens:
+        raise BadScene(
+            f"--load-tokens: {options.load_tokens:,} tokens, and an answer of {ANSWER_TOKENS}, do not fit"
+            f" into the model's limit of {scene.limit_tokens:,}"
+        )
+
+
+def _answer() -> int | None:
+    """None to go on."""
+    if not sys.stdin.isatty():
+        return _refuse(Outcome.WRONG_USAGE, "nobody to ask: standard input is no terminal; say --yes")
+    print("Start? [y/N] ", end="", file=sys.stderr, flush=True)
+    said = sys.stdin.readline().strip().lower()
+    return None if said in ("y", "yes") else Outcome.DECLINED
+
+
+def _writable(name: str) -> None:
+    """Raises OSError now, not after the measurement."""
+    if name != "-":
+        with Path(name).open("a"):
+            pass
+
+
+def _refuse(code: Outcome, problem: str) -> int:
+    print(f"{PROG}: {problem}", file=sys.stderr)
+    return code

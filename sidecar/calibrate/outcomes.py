@@ -1,0 +1,152 @@
+"""How a run ended: the exit code, the sentence, and what is likely behind it.
+
+Rule: pure; one table. Exit codes are promised to scripts: none is ever given another meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sidecar.calibrate.crossover import Crossover, Shape
+from sidecar.calibrate.plan import Kind
+from sidecar.calibrate.verdicts import Measured, Verdict
+from sidecar.remote.facts import Facts
+
+MOST_CONTAMINATED = 1 / 3
+"""Of all controls. A stray one is discarded; more of them mean that others use the pair at the same time."""
+
+
+class Outcome(IntEnum):
+    """The exit code."""
+
+    CROSSES = 0
+    UNREACHABLE = 1
+    WRONG_USAGE = 2
+    NO_PULL = 3
+    CONTAMINATED = 4
+    PULLS_WIN = 5
+    COMPUTING_WINS = 6
+    UNCLEAR = 7
+    DECLINED = 8
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Outcome.CROSSES: "a crossover was found, and a threshold is recommended",
+    Outcome.UNREACHABLE: "an engine does not answer, stopped answering, or refuses the requests",
+    Outcome.WRONG_USAGE: "a flag is wrong, or something is missing here",
+    Outcome.NO_PULL: "no pull ever moved its prefix",
+    Outcome.CONTAMINATED: "too many controls were contaminated",
+    Outcome.PULLS_WIN: "no crossover: pulls were faster at every length",
+    Outcome.COMPUTING_WINS: "no crossover: computing was faster, the longest length included",
+    Outcome.UNCLEAR: "too few legs count, or their spread is too wide, to tell",
+    Outcome.DECLINED: "the question was answered with no; nothing was sent",
+    Outcome.INTERRUPTED: "interrupted; what was measured until then was shown",
+}
+
+_SHAPES = {
+    Shape.CROSSES: Outcome.CROSSES,
+    Shape.PULLS_WIN: Outcome.PULLS_WIN,
+    Shape.COMPUTING_WINS: Outcome.COMPUTING_WINS,
+    Shape.UNCLEAR: Outcome.UNCLEAR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is known of the two engines. target: whom the consumer is told to pull from, `host:port`."""
+
+    source: Facts
+    consumer: Facts
+    target: str
+
+
+def outcome(measured: Sequence[Measured], warm: Sequence[Measured], found: Crossover | None) -> Outcome:
+    """What a run that was not cut short comes to."""
+    if _moves_nothing((*warm, *measured)):
+        return Outcome.NO_PULL
+    if contaminated(measured):
+        return Outcome.CONTAMINATED
+    return _SHAPES[found.shape] if found else Outcome.UNCLEAR
+
+
+def _moves_nothing(legs: Sequence[Measured]) -> bool:
+    """Whether there is a rank none of whose pulls moved, or no rank at all."""
+    tried = {one.leg.rank for one in legs if one.leg.kind is Kind.PULL}
+    moved = {one.leg.rank for one in legs if one.verdict is Verdict.MOVED}
+    return not moved or tried != moved
+
+
+def contaminated(measured: Sequence[Measured]) -> bool:
+    """Whether so many controls were contaminated that the others are not to be trusted either."""
+    controls = [one for one in measured if one.leg.kind is Kind.RECOMPUTE]
+    bad = sum(one.verdict is Verdict.CONTAMINATED for one in controls)
+    return bad > len(controls) * MOST_CONTAMINATED
+
+
+def causes(ended: Outcome, pair: Pair, measured: Sequence[Measured]) -> list[str]:
+    """What is likely behind an outcome that is not the hoped-for one, the likeliest first."""
+    match ended:
+        case Outcome.NO_PULL:
+            return [*differences(pair), *_of_no_pull(pair, measured)]
+        case Outcome.CONTAMINATED:
+            return list(_OF_CONTAMINATION)
+        case Outcome.PULLS_WIN:
+            return ["shorter prefixes may pay too: measure them, for instance --lengths=256,512,1024,2048"]
+        case Outcome.COMPUTING_WINS:
+            return list(_OF_SLOW_PULLS)
+        case Outcome.UNCLEAR:
+            return ["more rounds (--rounds), a quieter pair of engines, or lengths further apart (--lengths)"]
+        case _:
+            return []
+
+
+def differences(pair: Pair) -> list[str]:
+    """In what the engines differ by their own words; peers that differ in some of it refuse each other."""
+    said = [("vLLM's version", pair.source.version, pair.consumer.version)]
+    labels = {
+        "block_size": "the block size",
+        "cache_dtype": "the KV dtype",
+        "prefix_caching_hash_algo": "the hash algorithm",
+    }
+    said += [
+        (name, pair.source.cache.get(label), pair.consumer.cache.get(label)) for label, name in labels.items()
+    ]
+    return [
+        f"{name} differs: {a} on the source, {b} on the consumer" for name, a, b in said if a and b and a != b
+    ]
+
+
+def _of_no_pull(pair: Pair, measured: Sequence[Measured]) -> list[str]:
+    found = [
+        "PYTHONHASHSEED, --block-size, KV dtype, model revision or --tensor-parallel-size differ between the"
+        " engines: a peer that differs is refused without a word (their logs say which)",
+        f"the consumer cannot reach {pair.target}: the `host` of the source's P2P tier must be the"
+        " pod's own address, and the port open between pods",
+        "the source has no P2P tier (OffloadingConnector with a secondary tier of type p2p), or one too small"
+        " to keep a prefix until it is asked for",
+        "the consumer's P2P plane is stalled: it had contact with a peer that died (vLLM 0.32); restart it",
+    ]
+    if pair.consumer.through_sidecar:
+        found.insert(
+            1,
+            "the consumer's sidecar does not pull: --kv-connector (offloading, or nixlv2 with"
+            " --enable-p2p-pull), --enable-ssrf-protection, the source guard; its log has the `reason`",
+        )
+    if any(one.rise.given_chunks for one in measured):
+        found.insert(0, "the source found the blocks, and none arrived: the transfer itself fails")
+    return found
+
+
+_OF_CONTAMINATION = (
+    "other clients use the pair: take both engines out of the pool while they are measured",
+    "one of the URLs is a gateway whose endpoint picker names sources itself: give the pods' own URLs",
+)
+_OF_SLOW_PULLS = (
+    "the path between the engines is slow for this model's KV: TCP where there should be RDMA (UCX_TLS), a"
+    " busy link, or pods in different zones",
+    "the model computes prefixes so fast that pulling them never pays: leave p2p-source-producer out",
+    "longer prefixes may pay: --lengths",
+)

@@ -1,0 +1,81 @@
+"""Which legs are run: lengths that the engines can take, and the order of all legs.
+
+Rule: pure; chance comes in as a function, so that a seed gives the same order again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+DEFAULT_LENGTHS = (2048, 4096, 8192, 16384, 32768, 49152)
+"""Tokens; the lengths of the published tables of P2P pulls."""
+
+TAIL_TOKENS = 1
+"""Behind each prefix: an engine always computes the last token of a prompt itself."""
+
+ANSWER_TOKENS = 1
+"""Each answer ends with its first token: nothing but the time to it is measured."""
+
+
+class Kind(StrEnum):
+    """What the consumer does with a prompt that the source has computed."""
+
+    RECOMPUTE = "recompute"
+    PULL = "pull"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One pair of requests: the source computes a prompt, then the consumer is asked for the same.
+
+    number: names its prompt, which no other leg has. round: 0 for the first. rank: of both engines.
+    """
+
+    number: int
+    round: int
+    kind: Kind
+    prefix_tokens: int
+    rank: int = 0
+
+
+class NoLength(ValueError):
+    """Nothing of the asked lengths can be run; the message says why."""
+
+
+def usable(lengths: Iterable[int], block_tokens: int, limit_tokens: int | None) -> tuple[int, ...]:
+    """The lengths as multiples of the block size, what is over the model's limit cut to it, each once.
+
+    Raises NoLength.
+    """
+    most = max(lengths := tuple(lengths))
+    if limit_tokens is not None:
+        most = min(most, limit_tokens - TAIL_TOKENS - ANSWER_TOKENS)
+    rounded = {min(length, most) // block_tokens * block_tokens for length in lengths} - {0}
+    if not rounded:
+        raise NoLength(
+            f"no length has a whole block of {block_tokens} tokens and fits into the model's limit"
+        )
+    return tuple(sorted(rounded))
+
+
+def ordered(lengths: Sequence[int], rounds: int, ranks: int, pick: Callable[[int], int]) -> list[Leg]:
+    """All legs: in each round both kinds at every length, once, in random order; ranks take turns.
+
+    `pick(n)` gives a number from 0 to n - 1. A run that is ended early has whole rounds behind it.
+    """
+    legs: list[Leg] = []
+    for number_of_round in range(rounds):
+        kinds = [(length, kind) for length in lengths for kind in Kind]
+        for length, kind in _shuffled(kinds, pick):
+            legs.append(Leg(len(legs), number_of_round, kind, length, len(legs) % ranks))
+    return legs
+
+
+def _shuffled(items: Sequence[tuple[int, Kind]], pick: Callable[[int], int]) -> list[tuple[int, Kind]]:
+    """Fisher and Yates'."""
+    left, order = list(items), []
+    while left:
+        order.append(left.pop(pick(len(left))))
+    return order

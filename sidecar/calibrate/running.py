@@ -1,0 +1,125 @@
+"""Runs a calibration from its plan to its report, through Ctrl-C too.
+
+Rule: acts; the measurement is a task that a signal cancels, so that what was measured until then is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from sidecar.calibrate import machine, picture, text
+from sidecar.calibrate.background import loaded
+from sidecar.calibrate.legs import Couple
+from sidecar.calibrate.measuring import Found, measure
+from sidecar.calibrate.options import Options
+from sidecar.calibrate.outcomes import Outcome
+from sidecar.calibrate.plan import Leg
+from sidecar.calibrate.progress import Progress
+from sidecar.calibrate.report import Report, Setting, reported
+from sidecar.calibrate.scene import Scene
+from sidecar.calibrate.tokens import Prompts, accepted
+from sidecar.remote import RemoteError, connected
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_WRITERS = {**machine.OUTPUTS, "svg": picture.svg}
+
+
+def run(options: Options, scene: Scene, legs: Sequence[Leg], seed: int) -> int:
+    """Measure and show; the exit code."""
+    found = Found()
+    progress = Progress(legs, sys.stderr, sys.stderr.isatty())
+    try:
+        cut, prompts = asyncio.run(_measured(options, scene, legs, (found, progress)))
+    finally:
+        progress.end()
+    setting = Setting(
+        source=options.source.url,
+        consumer=options.consumer.url,
+        pair=scene.pair,
+        model=scene.model,
+        block_tokens=scene.block_tokens,
+        legs=len(legs),
+        rounds=options.rounds,
+        seed=seed,
+        headroom=options.headroom,
+        load=options.load,
+        load_answered=found.load.answered,
+        load_failed=found.load.failed,
+        ranks=options.dp_ranks,
+        token_ids=prompts is None or prompts.span is not None,
+    )
+    report = reported(setting, found.warm, found.measured, cut, found.gone)
+    _show(report, options)
+    return report.ended
+
+
+async def _measured(
+    options: Options, scene: Scene, legs: Sequence[Leg], seen: tuple[Found, Progress]
+) -> tuple[Outcome | None, Prompts | None]:
+    """How the run was cut short, if it was, and the prompts that it had."""
+    found, progress = seen
+    made: list[Prompts] = []
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        measuring = tasks.create_task(_all(options, scene, legs, (found, progress, made)))
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, measuring.cancel)
+        # A task that was cancelled is no failure of its group.
+        await asyncio.wait([measuring])
+    cut = Outcome.INTERRUPTED if measuring.cancelled() else Outcome.UNREACHABLE if found.gone else None
+    return cut, made[0] if made else None
+
+
+async def _all(
+    options: Options, scene: Scene, legs: Sequence[Leg], kept: tuple[Found, Progress, list[Prompts]]
+) -> None:
+    found, progress, made = kept
+    async with AsyncExitStack() as stack:
+        try:
+            couples = await _couples(stack, options, scene)
+        except RemoteError as error:
+            found.gone = str(error)
+            return
+        made.append(couples[0].prompts)
+        if options.load:
+            engines = [remote for couple in couples for remote in (couple.source, couple.consumer)]
+            each = {"at_once": options.load, "tokens": options.load_tokens}
+            background = loaded(engines, scene.model, couples[0].prompts, **each)
+            found.load = await stack.enter_async_context(background)
+        await measure(couples, legs, found, progress)
+
+
+async def _couples(stack: AsyncExitStack, options: Options, scene: Scene) -> list[Couple]:
+    couples: list[Couple] = []
+    for rank in range(options.dp_ranks):
+        source, consumer = [
+            await stack.enter_async_context(
+                connected(place.of_rank(rank), options.trust, timeout_s=options.timeout_s)
+            )
+            for place in (options.source, options.consumer)
+        ]
+        prompts = couples[0].prompts if couples else await accepted(source, scene.model)
+        directive = scene.aim.directive(rank)
+        couple = Couple(source, consumer, scene.model, scene.block_tokens, prompts, directive)
+        couple.alone = not options.load
+        couples.append(couple)
+    return couples
+
+
+def _show(report: Report, options: Options) -> None:
+    for name, place in options.files.items():
+        content = _WRITERS[name](report)
+        if place == "-":
+            print(content, end="")
+        else:
+            Path(place).write_text(content)
+    if "-" not in options.files.values():
+        print(text.text(report))
+    for name, place in options.files.items():
+        if place != "-":
+            print(f"{name}: {place}", file=sys.stderr)

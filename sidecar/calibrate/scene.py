@@ -1,0 +1,96 @@
+"""Looks at the pair before anything is measured: what the engines are, and how the consumer is directed.
+
+Rule: acts; refuses pairs that cannot be compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from sidecar.calibrate.aim import Aim, aimed
+from sidecar.calibrate.options import Options
+from sidecar.calibrate.outcomes import Pair
+from sidecar.endpoint import Endpoint
+from sidecar.engine_counters import Counters, read
+from sidecar.remote import Facts, NoAnswer, Place, connected
+from sidecar.remote.client import CONNECT_S
+
+DEFAULT_BLOCK_TOKENS = 16
+"""Of an engine that does not tell (vLLM's default)."""
+
+
+class BadScene(ValueError):
+    """The pair cannot be measured; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The pair. counters: of the source. limit_tokens: of the smaller of the two."""
+
+    pair: Pair
+    aim: Aim
+    model: str
+    block_tokens: int
+    limit_tokens: int | None
+    counters: Counters
+
+
+async def looked_at(options: Options) -> Scene:
+    """The pair of rank 0. Raises NoAnswer, BadScene, BadAim."""
+    source, counters = await _look(options.source, options)
+    consumer, _ = await _look(options.consumer, options)
+    for rank in range(1, options.dp_ranks):
+        for place in (options.source, options.consumer):
+            await _look(place.of_rank(rank), options)
+    model = options.model or source.model
+    if model is None:
+        raise BadScene(f"{options.source.url}: names no model at /v1/models; say --model")
+    if options.model is None and consumer.model != model:
+        raise BadScene(f"the source serves {model!r}, the consumer {consumer.model!r}: no pair")
+    through = consumer.through_sidecar if options.via == "auto" else options.via == "sidecar"
+    aim = aimed(
+        options.source, through_sidecar=through, p2p=options.source_p2p, endpoint=options.source_endpoint
+    )
+    for rank in range(0 if aim.by_header else options.dp_ranks):
+        await _tried(aim.of_rank(rank), guessed=options.source_p2p is None)
+    limits = [facts.max_model_tokens for facts in (source, consumer) if facts.max_model_tokens]
+    blocks = [facts.block_tokens for facts in (source, consumer) if facts.block_tokens]
+    return Scene(
+        pair=Pair(source, consumer, aim.text),
+        aim=aim,
+        model=model,
+        block_tokens=max(blocks, default=DEFAULT_BLOCK_TOKENS),
+        limit_tokens=min(limits, default=None),
+        counters=counters,
+    )
+
+
+async def _tried(p2p: Endpoint, *, guessed: bool) -> None:
+    """Connect to a P2P endpoint and close at once, which engines do not mind. Raises NoAnswer.
+
+    One contact with a dead peer can hang all later pulls of a vLLM 0.32 engine: none is sent there (a sidecar
+    has its source guard). Whoever names the endpoint may name one that only the consumer can reach.
+    """
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(p2p.host, p2p.port)
+    except ConnectionRefusedError:
+        raise NoAnswer(f"{p2p.netloc}: no P2P tier listens there; --source-p2p names where it does") from None
+    except OSError as error:
+        if guessed:
+            why = str(error) or f"no connection within {CONNECT_S:g} s"
+            raise NoAnswer(f"{p2p.netloc}: {why}; --source-p2p names the source's P2P tier") from None
+        return
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def _look(place: Place, options: Options) -> tuple[Facts, Counters]:
+    async with connected(place, options.trust, timeout_s=options.timeout_s) as remote:
+        facts, metrics = await remote.facts(), await remote.metrics()
+    if not metrics:
+        raise BadScene(f"{place.url}: serves no /metrics, without which no pull can be verified")
+    return facts, read(metrics)

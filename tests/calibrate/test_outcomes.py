@@ -1,0 +1,55 @@
+"""What is likely behind an outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sidecar.calibrate.outcomes import Outcome, Pair, causes, outcome
+from sidecar.calibrate.plan import Kind
+from sidecar.calibrate.verdicts import Rise, Verdict
+from sidecar.remote import Facts
+from tests.calibrate.made import FACTS, bad, measured
+
+NOTHING = bad(Kind.PULL, Verdict.NOTHING, "0 bytes came over P2P")
+PAIR = Pair(FACTS, FACTS, "a:7777")
+
+
+def test_nothing_moved_names_what_refuses_in_silence_first() -> None:
+    found = causes(Outcome.NO_PULL, PAIR, [NOTHING])
+    assert found[0].startswith("PYTHONHASHSEED, --block-size, KV dtype")
+    assert any("a:7777" in cause for cause in found)
+    assert not any("sidecar" in cause for cause in found)
+
+
+def test_a_sidecar_has_reasons_of_its_own() -> None:
+    pair = replace(PAIR, consumer=replace(FACTS, through_sidecar=True))
+    assert causes(Outcome.NO_PULL, pair, [NOTHING])[1].startswith("the consumer's sidecar does not pull")
+
+
+def test_a_source_that_found_the_blocks_points_at_the_transfer() -> None:
+    found = replace(NOTHING, rise=Rise(0.0, 0.0, 0.0, 128.0))
+    assert causes(Outcome.NO_PULL, PAIR, [found])[0].startswith(
+        "the source found the blocks, and none arrived"
+    )
+
+
+def test_what_the_engines_themselves_say_differs_comes_before_all() -> None:
+    other = Facts(version="0.31.0", cache={"block_size": "32", "cache_dtype": "fp8"})
+    found = causes(Outcome.NO_PULL, Pair(FACTS, other, "a:7777"), [NOTHING])
+    assert found[:2] == [
+        "vLLM's version differs: 0.32.0 on the source, 0.31.0 on the consumer",
+        "the block size differs: 16 on the source, 32 on the consumer",
+    ]
+    # What one of them does not tell is no difference.
+    assert found[2].startswith("PYTHONHASHSEED")
+
+
+def test_a_rank_that_moves_nothing_is_not_made_up_for_by_another() -> None:
+    moved = measured(0, Kind.PULL, 2048, 50.0)
+    silent = replace(NOTHING, leg=replace(NOTHING.leg, rank=1))
+    assert outcome([], [moved, silent], None) is Outcome.NO_PULL
+    assert outcome([], [moved, replace(moved, leg=silent.leg)], None) is Outcome.UNCLEAR
+
+
+def test_a_good_end_has_no_causes() -> None:
+    assert causes(Outcome.CROSSES, PAIR, []) == []

@@ -1,0 +1,77 @@
+"""From legs to the verdict, on the models of the embedded engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.calibrate.crossover import Shape
+from sidecar.calibrate.outcomes import Outcome
+from sidecar.calibrate.plan import Kind
+from sidecar.calibrate.verdicts import Verdict
+from tests.calibrate.made import KV_BYTES, LENGTHS, bad, legs_of, legs_of_profile, report
+
+
+def test_the_models_own_crossover_is_recovered() -> None:
+    told = report(legs_of_profile("glm"))
+    assert told.ended is Outcome.CROSSES
+    assert told.crossover is not None
+    assert told.crossover.tokens == pytest.approx(8700, rel=0.02)
+    assert told.recommended is not None
+    assert told.crossover.high is not None
+    assert told.crossover.high * 1.2 <= told.recommended < told.crossover.high * 1.2 + 16
+
+
+def test_where_pulls_always_win_the_threshold_is_the_shortest_length() -> None:
+    told = report(legs_of_profile("gpt-oss-120b"))
+    assert (told.ended, told.recommended) == (Outcome.PULLS_WIN, 2048)
+    assert told.causes[0].startswith("shorter prefixes may pay too")
+
+
+def test_the_path_is_told_by_the_pulls() -> None:
+    figures = report(legs_of_profile("glm")).figures
+    # 9 ms per thousand tokens of 64 bytes; the warm pull took 200 ms, a later one 163.05.
+    assert figures.kv_bytes_per_token == KV_BYTES
+    assert figures.gb_per_s == pytest.approx(64 * 1000 / 9 / 1e6, rel=0.02)
+    assert figures.floor_ms == pytest.approx(144.6, rel=0.02)
+    assert figures.setup_ms == pytest.approx(200 - 163.05, rel=0.1)
+
+
+def test_legs_that_do_not_count_are_in_no_time_but_in_the_table() -> None:
+    stray = bad(Kind.RECOMPUTE, Verdict.CONTAMINATED, "64 bytes were pulled without a directive")
+    told = report([*legs_of_profile("glm"), stray])
+    assert told.ended is Outcome.CROSSES
+    assert told.aside == [stray]
+    assert [(row.prefix_tokens, row.aside) for row in told.rows] == [(n, int(n == 2048)) for n in LENGTHS]
+    assert told.rows[0].recompute is not None
+    assert told.rows[0].recompute.most < 99
+
+
+def test_many_contaminated_controls_make_the_others_worthless() -> None:
+    strays = [bad(Kind.RECOMPUTE, Verdict.CONTAMINATED, "x")] * 11
+    told = report([*legs_of_profile("glm"), *strays])
+    assert (told.ended, told.recommended) == (Outcome.CONTAMINATED, None)
+    assert told.causes[0].startswith("other clients use the pair")
+
+
+def test_a_pair_that_moves_nothing_is_told_so_whatever_else_was_measured() -> None:
+    controls = [one for one in legs_of_profile("glm") if one.leg.kind is Kind.RECOMPUTE]
+    told = report([*controls, bad(Kind.PULL, Verdict.NOTHING, "0 bytes came over P2P")])
+    assert (told.ended, told.recommended) == (Outcome.NO_PULL, None)
+
+
+def test_a_slow_path_never_pays() -> None:
+    told = report(legs_of(lambda n: 10 + n / 100, lambda n: 50 + n / 50))
+    assert (told.ended, told.recommended) == (Outcome.COMPUTING_WINS, None)
+    assert told.crossover is not None
+    assert told.crossover.shape is Shape.COMPUTING_WINS
+
+
+def test_too_few_legs_do_not_tell() -> None:
+    assert report(legs_of_profile("glm", (2048,))).ended is Outcome.UNCLEAR
+
+
+def test_an_interrupted_run_gives_what_it_has() -> None:
+    told = report(legs_of_profile("glm"), Outcome.INTERRUPTED)
+    assert told.ended is Outcome.INTERRUPTED
+    assert told.recommended is not None
+    assert report([], Outcome.INTERRUPTED).recommended is None
