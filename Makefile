@@ -41,7 +41,7 @@ check: $(STAMP) ## Format, lint, types, import rules, README's generated parts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/lint-imports pyproject.toml
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python -m tests.readme --check
 	$(BIN)/python -m tests.deploy.rules --check
