@@ -19,7 +19,9 @@ class Counters:
     pulled_bytes and pulled_tokens: fetched from peers over P2P, and nothing else (local CPU restores are not
     in them). failures: jobs of that tier that failed. local_tokens: prompt tokens that were in the engine's
     own cache. computed_tokens and prefill_s: prompt tokens that it computed, and the time of all its
-    prefills. given_bytes: KV that the engine gave to peers. fetching: requests in a
+    prefills. given_bytes: KV that the engine gave to peers; of vLLM 0.32 what it offered them by storing it.
+    stored_bytes: KV that it has put into its host memory, whence peers can pull it. found_chunks: chunks that
+    were looked up there and found, by its own requests and by peers. fetching: requests in a
     stage of a KV fetch. deferred: requests that wait for something else than room in the batch.
     """
 
@@ -31,6 +33,8 @@ class Counters:
     computed_tokens: float | None = None
     prefill_s: float | None = None
     given_bytes: float | None = None
+    stored_bytes: float | None = None
+    found_chunks: float | None = None
     fetching: float | None = None
     deferred: float | None = None
 
@@ -47,6 +51,7 @@ class Counters:
 
 # Field of Counters -> the series that are summed up for it: name, and what its labels must contain.
 _P2P = b'p2p"'
+_HOST = b'primary"'
 _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "queries": (
         (b"vllm:kv_offload_tiering_chunk_queries_total", _P2P),
@@ -61,6 +66,11 @@ _SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "given_bytes": (
         (b"vllm:kv_offload_tiering_write_bytes_total", _P2P),
         (b"lab:p2p_served_bytes_total", b""),
+    ),
+    "stored_bytes": ((b"vllm:kv_offload_store_bytes_total", b""),),
+    "found_chunks": (
+        (b"vllm:kv_offload_tiering_chunk_hits_total", _HOST),
+        (b"vllm:kv_offload_tiering_block_hits_total", _HOST),
     ),
     "deferred": ((b"vllm:num_requests_waiting_by_reason", b'reason="deferred"'),),
     "fetching": ((b"vllm:num_requests_kv_fetch_by_stage", b""),),

@@ -67,15 +67,20 @@ class Scraper:
         scheme = "https" if secure else "http"
         name = self._tls.towards(_STAGES[role]).server_name if secure else None
         extensions = {"sni_hostname": name} if name else {}
-        pieces, total_bytes = list[bytes](), 0
         async with client.stream(
             "GET", f"{scheme}://{target.netloc}/metrics", extensions=extensions
         ) as response:
             if response.status_code != 200:
                 raise OSError(f"status {response.status_code}")
-            async for piece in response.aiter_bytes():
-                total_bytes += len(piece)
-                if total_bytes > MAX_BYTES:
-                    raise OSError(f"over {MAX_BYTES} bytes")
-                pieces.append(piece)
-        return b"".join(pieces)
+            return await bounded(response)
+
+
+async def bounded(response: httpx.Response) -> bytes:
+    """The content of a text of metrics. Raises OSError where it is over MAX_BYTES."""
+    pieces, total_bytes = list[bytes](), 0
+    async for piece in response.aiter_bytes():
+        total_bytes += len(piece)
+        if total_bytes > MAX_BYTES:
+            raise OSError(f"over {MAX_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)

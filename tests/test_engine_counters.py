@@ -73,3 +73,10 @@ def test_what_an_engine_gave_to_peers() -> None:
     assert read(b"lab:p2p_served_bytes_total 64\n").given_bytes == 64.0
     text = b'vllm:kv_offload_tiering_write_bytes_total{engine="0",tier="1:p2p"} 96\n'
     assert read(text).given_bytes == 96.0
+
+
+@pytest.mark.parametrize("name", [b"chunk_hits", b"block_hits"])
+def test_what_a_source_has_ready_for_peers_and_what_they_found_of_it(name: bytes) -> None:
+    text = b'vllm:kv_offload_store_bytes_total{engine="0"} 96\n'
+    text += b"vllm:kv_offload_tiering_" + name + b'_total{engine="0",tier="0:primary"} 5\n'
+    assert read(text) == Counters(stored_bytes=96.0, found_chunks=5.0)

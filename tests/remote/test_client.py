@@ -1,0 +1,94 @@
+"""The client against embedded engines and a sidecar, on real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sidecar.endpoint import Endpoint
+from sidecar.engine_counters import Counters
+from sidecar.remote import NoAnswer, Place, Refused, Remote, Trust, by_body, by_header, connected
+from sidecar.remote.settling import settled
+from tests.lab.bench import BLOCK, KV_BYTES, engines, prompt
+from tests.serving import serving
+from tests.test_answers import closed_port
+
+
+@asynccontextmanager
+async def remote(url: str, timeout_s: float = 10.0) -> AsyncIterator[Remote]:
+    async with connected(Place.parse(url), Trust(), timeout_s=timeout_s) as client:
+        yield client
+
+
+async def test_an_engine_tells_its_facts() -> None:
+    async with engines("127.0.0.1") as [engine], remote(engine.url) as client:
+        facts = await client.facts()
+    assert (facts.model, facts.max_model_tokens, facts.version) == ("tiny", 4096, "0.32.0")
+    assert (facts.block_tokens, facts.through_sidecar) == (BLOCK, False)
+
+
+async def test_a_completion_is_timed_and_a_pull_is_in_the_counters_of_both() -> None:
+    async with (
+        engines("127.0.0.1", "127.0.0.2") as [a, b],
+        remote(a.url) as source,
+        remote(b.url) as consumer,
+    ):
+        await source.complete("tiny", prompt(1))
+        answer = await consumer.complete("tiny", prompt(1), by_body(Endpoint(a.p2p_host, a.p2p_port), "id"))
+        pulled, gave = await consumer.counters(), await source.counters()
+    assert 0 < answer.ttft_ms <= answer.total_ms
+    assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (161, 1, 160)
+    assert (pulled.pulled_bytes, pulled.pulled_tokens) == (160 * KV_BYTES, 160)
+    assert (gave.stored_bytes, gave.found_chunks) == (160 * KV_BYTES, 160 / BLOCK)
+
+
+async def test_a_sidecar_is_known_and_directed_by_header() -> None:
+    async with engines("127.0.0.2", "127.0.0.1") as [a, b]:
+        flags = ("--kv-connector=offloading", f"--p2p-connector-port={a.p2p_port}")
+        async with serving(b.port, *flags) as sidecar, remote(f"http://127.0.0.1:{sidecar.port}") as client:
+            assert (await client.facts()).through_sidecar
+            async with remote(a.url) as source:
+                await source.complete("tiny", prompt(1))
+            answer = await client.complete("tiny", prompt(1), by_header(Endpoint(a.host, 8000)))
+            assert b.core.offloading
+            b.core.offloading.drop()  # its session with a, which it would keep for the next pull
+    assert answer.cached_tokens == 160
+
+
+async def test_a_refusal_has_the_engines_own_words() -> None:
+    async with engines("127.0.0.1") as [engine], remote(engine.url) as client:
+        with pytest.raises(Refused, match="The model `other` does not exist") as refused:
+            await client.complete("other", prompt(1))
+    assert refused.value.status == 404
+
+
+async def test_an_engine_that_is_not_there_is_named() -> None:
+    url = f"http://127.0.0.1:{closed_port()}"
+    async with remote(url) as client:
+        with pytest.raises(NoAnswer, match=url):
+            await client.facts()
+
+
+async def test_an_answer_that_does_not_come_ends_by_its_bound() -> None:
+    slow = engines("127.0.0.1", profile="glm", time_scale=100.0)
+    async with slow as [engine], remote(engine.url, timeout_s=0.2) as client:
+        with pytest.raises(NoAnswer, match=r"no whole answer within 0\.2 s"):
+            await client.complete("tiny", prompt(1))
+
+
+async def test_counters_are_read_until_they_hold_and_once_more() -> None:
+    values = [0.0, 0.0, 5.0, 6.0, 7.0]
+
+    async def counters() -> Counters:
+        return Counters(pulled_bytes=values.pop(0))
+
+    assert (await settled(counters, lambda now: (now.pulled_bytes or 0) >= 5)).pulled_bytes == 6.0
+
+
+async def test_counters_that_never_hold_are_given_as_they_are() -> None:
+    async def counters() -> Counters:
+        return Counters()
+
+    assert await settled(counters, lambda now: False, within_s=0.12) == Counters()
