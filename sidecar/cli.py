@@ -1,4 +1,4 @@
-"""The command line: `sidecar serve` (also plain `sidecar --flag=...`), `explain`, `lab`, `--help`.
+"""The command line: `sidecar serve` (also plain `sidecar --flag=...`), `explain`, `doctor`, `lab`, `--help`.
 
 Rule: what is not needed for the answer is not imported, so that a wrong flag is refused at once.
 """
@@ -13,12 +13,15 @@ from sidecar import __version__
 # What is wrong was said on stderr; the shell's status for wrong usage.
 _WRONG_USAGE = 2
 
+_COMMANDS = ("serve", "explain", "doctor", "lab", "--help", "--version")
+
 _USAGE = """\
 Routing sidecar for vLLM pods: peer-to-peer KV pulls and prefill/decode handoff.
 
 Usage:
   sidecar [serve] [--flag=value ...]   serve clients in front of the local engine
   sidecar explain URL|PATH ...         what a request would do, and why, see sidecar explain --help
+  sidecar doctor --peers URL,URL ...   what makes pulls between peers move nothing, see sidecar doctor --help
   sidecar lab ...                      simulated engines and a demonstration, see sidecar lab --help
   sidecar --help | --version
 """
@@ -35,14 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             from sidecar.debug.cli import main as explain
 
             return explain(rest)
+        case ["doctor", *rest]:
+            from sidecar.doctor.cli import main as doctor
+
+            return doctor(rest)
         case ["serve", *flags]:
             return _serve(flags)
         case [command, *_] if not command.startswith("-"):
             from sidecar.settings.spelling import nearest
 
-            meant = (
-                nearest(command, ("serve", "explain", "lab", "--help", "--version")) or ", see sidecar --help"
-            )
+            meant = nearest(command, _COMMANDS) or ", see sidecar --help"
             return _refuse([f"unknown command {command!r}{meant}"])
         case flags:
             return _serve(flags)
