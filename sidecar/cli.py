@@ -21,7 +21,7 @@ Routing sidecar for vLLM pods: peer-to-peer KV pulls and prefill/decode handoff.
 Usage:
   sidecar [serve] [--flag=value ...]   serve clients in front of the local engine
   sidecar explain URL|PATH ...         what a request would do, and why, see sidecar explain --help
-  sidecar doctor --peers URL,URL ...   what makes pulls between peers move nothing, see sidecar doctor --help
+  sidecar doctor --peers URL,URL ...   why pulls move nothing, see sidecar doctor --help
   sidecar lab ...                      simulated engines and a demonstration, see sidecar lab --help
   sidecar --help | --version
 """

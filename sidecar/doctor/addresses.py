@@ -38,7 +38,7 @@ def _open(told: Told, port: Port) -> Finding:
         says = f"its P2P tier binds {bound}, and peers dial back the address that it says it has"
         change = "Give the tier the pod's own address as host."
         return Finding(Severity.WARNING, CHECK, (told.name,), "every address", says, change)
-    return fine(CHECK, told.name, f"{port.endpoint.port} open")
+    return fine(CHECK, told.name, f"open, {port.took_ms or 0:.1f} ms")
 
 
 def _shut(told: Told, port: Port) -> str:

@@ -54,10 +54,12 @@ def _algorithm(told: Told) -> str | None:
     return told.facts.cache.get("prefix_caching_hash_algo")
 
 
+def _cache_dtype(told: Told) -> str | None:
+    return told.facts.cache.get("cache_dtype")
+
+
 def _dtype(told: Told) -> str | None:
-    label = told.facts.cache.get("cache_dtype")
-    configured = told.configuration.dtype if told.configuration else None
-    return configured if label == "auto" and configured else label
+    return told.configuration.dtype if told.configuration else None
 
 
 def _parallel(told: Told) -> str | None:
@@ -128,9 +130,16 @@ RULES = (
     Rule(
         "KV dtype",
         Severity.ERROR,
-        _dtype,
+        _cache_dtype,
         "a block has another size in bytes, and the handshake refuses it",
-        "Give all peers one --kv-cache-dtype and one --dtype.",
+        "Give all peers one --kv-cache-dtype.",
+    ),
+    Rule(
+        "dtype",
+        Severity.ERROR,
+        _dtype,
+        "what a model computes with is the KV's type too, and the handshake refuses another one",
+        "Give all peers one --dtype.",
     ),
     Rule(
         "parallel",

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 
 from sidecar.doctor.addresses import address
 from sidecar.doctor.findings import Finding, Severity, fine, untold
+from sidecar.doctor.keeping import DEV_MODE, kv_bytes, prompt_only, tier
 from sidecar.doctor.told import Told
 
 # The version whose names and behaviour this package was read from and run with (contract section 13).
 _KNOWN_VERSION = (0, 32)
 # A clock that is so much off shows in leases of blocks, certificates and traces; `Date` has whole seconds.
 _SKEW_S = 5.0
-_DEV_MODE = "engines tell it with VLLM_SERVER_DEV_MODE=1 only (GET /server_info)"
 _DETAILS = "Start the engine with --enable-prompt-tokens-details."
 
 
@@ -67,7 +67,7 @@ def _revision(told: Told) -> Finding:
         at = re.search(r"/snapshots/([0-9a-f]{8,40})", told.facts.root or "")
         if at:
             return fine("revision", told.name, at[1][:12])
-        why = f"{_DEV_MODE}; the texts of peers are compared instead"
+        why = f"{DEV_MODE}; the texts of peers are compared instead"
         return untold("revision", told.name, why)
     return fine("revision", told.name, told.configuration.revision[:12])
 
@@ -105,15 +105,9 @@ def _parallel(told: Told) -> Finding:
     elif told.fingerprint:
         sizes = told.fingerprint.tensor, told.fingerprint.pipeline
     else:
-        why = "no system_fingerprint in its answer (--fingerprint-mode); " + _DEV_MODE
+        why = "no system_fingerprint in its answer (--fingerprint-mode); " + DEV_MODE
         return untold("parallel", told.name, why)
     return fine("parallel", told.name, f"TP {sizes[0]}" + (f", PP {sizes[1]}" if sizes[1] > 1 else ""))
-
-
-def _kv_bytes(told: Told) -> Finding:
-    if told.kv_token_bytes is None:
-        return untold("KV per token", told.name, "no counter of bytes offloaded has risen for the prompt")
-    return fine("KV per token", told.name, f"{told.kv_token_bytes:,.0f} bytes")
 
 
 def _data_parallel(told: Told) -> Finding:
@@ -138,69 +132,31 @@ def _sidecar_ranks(told: Told) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _prompt_only(told: Told) -> Finding:
-    check = "offload_prompt_only"
-    configured = told.configuration.prompt_only if told.configuration else None
-    prompt_only = configured if configured is not None else _as_seen(told)
-    if prompt_only is None:
-        return untold(check, told.name, f"no counter of bytes offloaded to see it by; {_DEV_MODE}")
-    if not prompt_only:
-        return fine(check, told.name, "false")
-    says = "offloads prompts only: a chat's next turn finds its last answer at no peer"
-    change = 'Set "offload_prompt_only": false in kv_connector_extra_config (vLLM\'s default is true).'
-    return Finding(Severity.WARNING, check, (told.name,), "true", says, change)
-
-
-def _as_seen(told: Told) -> bool | None:
-    return None if told.answers_kept is None else not told.answers_kept
+def _answers(told: Told) -> Finding:
+    if told.alone or told.unready:
+        return fine("answers", told.name, "yes" if told.alone else "not asked")
+    says = f"gives no completion: {told.alone_failure}"
+    change = "Look at the engine's log; a gateway may want a credential (-H)."
+    return Finding(Severity.ERROR, "answers", (told.name,), "no", says, change)
 
 
 def _details(told: Told) -> Finding:
     check = "token details"
     if told.alone is None:
-        return untold(check, told.name, f"it was asked for no completion: {told.alone_failure}")
+        return untold(check, told.name, "it gave no completion to see it by")
     if told.alone.details:
         return fine(check, told.name, "on")
     says = "does not report usage.prompt_tokens_details: no answer tells what it took from a cache"
     return Finding(Severity.WARNING, check, (told.name,), "off", says, _DETAILS)
 
 
-def _tier(told: Told) -> Finding:
-    check = "CPU tier"
-    gpu_tokens, tier_bytes = gpu_tokens_of(told), told.configuration and told.configuration.tier_bytes
-    if not tier_bytes:
-        return untold(check, told.name, f"its size: {_DEV_MODE}")
-    size = f"{tier_bytes / 2**30:.2f} GiB"
-    if gpu_tokens is None or told.kv_token_bytes is None:
-        return fine(check, told.name, size)
-    tier_tokens = tier_bytes / told.kv_token_bytes
-    if tier_tokens >= gpu_tokens:
-        return fine(check, told.name, f"{size}, {tier_tokens / gpu_tokens:.1f}x GPU")
-    says = (
-        f"its CPU tier holds {tier_tokens:,.0f} tokens, its GPU cache {gpu_tokens:,}: peers only pull what "
-        "is still in the tier"
-    )
-    change = f"Raise cpu_bytes_to_use to {gpu_tokens * told.kv_token_bytes:,.0f} at least, better twice that."
-    return Finding(
-        Severity.WARNING, check, (told.name,), f"{tier_tokens / gpu_tokens:.1f} of GPU", says, change
-    )
-
-
-def gpu_tokens_of(told: Told) -> int | None:
-    """Tokens of the GPU's KV cache."""
-    facts = told.facts
-    blocks = facts.number("num_gpu_blocks")
-    whole = blocks * facts.block_tokens if blocks and facts.block_tokens else None
-    return facts.number("kv_cache_size_tokens") or whole
-
-
 def _clock(told: Told) -> Finding:
     if told.ahead_s is None:
         return untold("clock", told.name, "no Date header in its answers")
     if abs(told.ahead_s) <= _SKEW_S:
-        return fine("clock", told.name, f"{told.ahead_s:+.0f} s")
+        return fine("clock", told.name, "as here")
     way = "ahead" if told.ahead_s > 0 else "behind"
-    says = f"its clock is {abs(told.ahead_s):.0f} s {way} of this machine's: leases, traces and certificates"
+    says = f"its clock is {abs(told.ahead_s):.0f} s {way} of this machine's: leases, traces, certificates"
     change = "Keep the nodes' clocks with NTP or chrony."
     return Finding(Severity.WARNING, "clock", (told.name,), f"{told.ahead_s:+.0f} s", says, change)
 
@@ -223,6 +179,7 @@ def _names(told: Told) -> Finding:
 CHECKS: tuple[Callable[[Told], Finding], ...] = (
     _reachable,
     _ready,
+    _answers,
     _version,
     _names,
     _model,
@@ -231,11 +188,11 @@ CHECKS: tuple[Callable[[Told], Finding], ...] = (
     _prefix_caching,
     _kv_dtype,
     _parallel,
-    _kv_bytes,
+    kv_bytes,
     address,
     _data_parallel,
-    _prompt_only,
+    prompt_only,
     _details,
-    _tier,
+    tier,
     _clock,
 )

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.doctor import gates as gating
-from sidecar.doctor import pulls
 from sidecar.doctor.agreement import compared, differing
 from sidecar.doctor.checks import examined
 from sidecar.doctor.findings import Finding, Severity, exit_code, worst
 from sidecar.doctor.fronts import fronted
-from sidecar.doctor.gates import Gate, Shown
-from sidecar.doctor.pulls import Pair
+from sidecar.doctor.gates import Gate, Shown, failed, gates
+from sidecar.doctor.pulls import Pair, paired
 from sidecar.doctor.told import Told
+
+# Warnings that are reason enough for a pull to move nothing.
+_CAUSES = frozenset(("parameter names",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +60,37 @@ def diagnosed(told: Sequence[Told], measured: Measured) -> Diagnosis:
     """All findings: of each peer, of its sidecar, of what peers have to share, of pairs, of gates."""
     found = [finding for one in told for finding in (*examined(one), *fronted(one), *_traffic(one))]
     common = list(compared(told))
-    explained = {
-        (pair.source, pair.consumer): differing(common, pair.source, pair.consumer) for pair in measured.pairs
+    own = {name: _causes(found, name) for name in (one.name for one in told)}
+    causes = {
+        (pair.source, pair.consumer): (
+            *differing(common, pair.source, pair.consumer),
+            *(f"{name}'s {check}" for name in (pair.source, pair.consumer) for check in own[name]),
+        )
+        for pair in measured.pairs
     }
-    found += [*common, *pulls.found(measured.pairs, explained)]
+    found += [*common, *paired(measured.pairs, causes)]
     if measured.left_out:
         names = tuple(one.name for one in told)
-        says = f"{measured.left_out} of the pairs were left out (--max-pairs)"
+        of = measured.left_out + len(measured.pairs)
+        says = f"{measured.left_out} of {of} were left out (--max-pairs)"
         found.append(Finding(Severity.NOTE, "pairs", names, "left out", says))
-    judged = gating.gates(measured.shown) if measured.shown else ()
+    judged = gates(measured.shown) if measured.shown else ()
     if measured.shown:
-        found += gating.found(measured.shown, judged)
+        found += failed(measured.shown, judged)
     return Diagnosis(
         tuple(told), measured.pairs, tuple(found), judged, measured.prompt_tokens, measured.left_out
     )
+
+
+def _causes(found: Sequence[Finding], name: str) -> Sequence[str]:
+    """The checks of one peer that explain why nothing moves to or from it."""
+    return [
+        finding.check
+        for finding in found
+        if finding.about == (name,)
+        and (finding.severity is Severity.ERROR or finding.check in _CAUSES)
+        and finding.severity >= Severity.WARNING
+    ]
 
 
 def _traffic(told: Told) -> Sequence[Finding]:

@@ -158,7 +158,7 @@ def _failed(pull: Pull | None) -> str:
     return pull.failure or f"no answer within {pull.hung_s or 0:g} s"
 
 
-def found(shown: Shown, judged: Sequence[Gate]) -> Iterator[Finding]:
+def failed(shown: Shown, judged: Sequence[Gate]) -> Iterator[Finding]:
     """A finding for every gate that did not hold, and one where none was tried."""
     about = (shown.source, shown.consumer)
     if shown.why:
@@ -174,7 +174,7 @@ def found(shown: Shown, judged: Sequence[Gate]) -> Iterator[Finding]:
 _CHANGES = {
     1: "Give the source a cache that keeps prefixes, and --kv-events-config with a publisher.",
     2: "Look at the reason; see sidecar explain.",
-    3: "Look at the pair's finding: what differs, or the hash seed.",
+    3: "See the finding of the pull.",
     4: "Look at the source's log: a refused handshake says there what differs.",
     5: "Try again without traffic; until then no figure here is the directive's alone.",
 }

@@ -48,3 +48,12 @@ def hung(head: str, text: str, columns: int) -> Iterator[str]:
         subsequent_indent=" " * len(head),
         break_on_hyphens=False,
     ) or [head.rstrip()]
+
+
+def size(count: float) -> str:
+    """Bytes in a unit that leaves one to three digits before the point."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.2f} GiB"

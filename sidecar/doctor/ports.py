@@ -7,6 +7,7 @@ Rule: acts; bounded. A connection that is closed at once does an engine no harm 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from time import monotonic
 
@@ -48,7 +49,7 @@ async def _connect(endpoint: Endpoint) -> tuple[float | None, str]:
     except TimeoutError:
         return None, f"no answer within {_WITHIN_S:g} s"
     except OSError as error:
-        return None, (error.strerror or str(error) or type(error).__name__).lower()
+        return None, (os.strerror(error.errno) if error.errno else str(error)).lower()
     took_ms = (monotonic() - began_s) * 1000
     writer.transport.abort()
     return took_ms, ""

@@ -91,8 +91,8 @@ class Pulling:
             found = await port(source.told.peer.p2p.with_port(name))
             if not found.open:
                 return Verdict.UNREACHABLE, (
-                    f"{source.name}'s P2P port {found.endpoint.netloc} is shut, so {consumer.name} was not told of "
-                    "it: one contact with a dead port makes every later pull of vLLM 0.32 hang"
+                    f"{source.name}'s P2P port {found.endpoint.netloc} is shut, so {consumer.name} was not "
+                    "told of it: one contact with a dead port makes every later pull of vLLM 0.32 hang"
                 )
         return None
 

@@ -6,7 +6,7 @@ said to be so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -112,15 +112,17 @@ def chosen(names: Sequence[str], most: int) -> tuple[list[tuple[str, str]], int]
     return pairs[:most], max(0, len(pairs) - most)
 
 
-def found(pairs: Sequence[Pair], differs: dict[tuple[str, str], Sequence[str]]) -> Iterator[Finding]:
-    """A finding per pair that was tried. differs: of a pair, the checks that already explain it."""
+def paired(pairs: Sequence[Pair], causes: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[Finding]:
+    """A finding per pair that was tried. causes: of a pair, the checks that already explain it."""
     for pair in pairs:
         about = (pair.source, pair.consumer)
         verdict = pair.became
         if verdict in _FINE:
             yield _seed_agrees(pair)
+        elif verdict is Verdict.UNREACHABLE and causes.get(about):
+            continue  # said already
         elif make := _FOUND.get(verdict):
-            says, change = make(pair, differs.get(about, ()))
+            says, change = make(pair, causes.get(about, ()))
             yield Finding(_SEVERITY.get(verdict, Severity.ERROR), "pull", about, str(verdict), says, change)
 
 
@@ -142,7 +144,7 @@ def _partly(pair: Pair, _: Sequence[str]) -> tuple[str, str]:
     return says, "Raise the source's cpu_bytes_to_use; look at its load and its evictions."
 
 
-def _zero(pair: Pair, differs: Sequence[str]) -> tuple[str, str]:
+def _zero(pair: Pair, causes: Sequence[str]) -> tuple[str, str]:
     pull = pair.first
     assert pull is not None
     if pull.skipped:
@@ -153,11 +155,8 @@ def _zero(pair: Pair, differs: Sequence[str]) -> tuple[str, str]:
     if pull.failure:
         return f"the request that pulls failed: {pull.failure}", "Look at the consumer's log."
     how = _HOW[pull.looked_up]
-    if differs:
-        return (
-            f"0 bytes, {how}: they differ in {', '.join(differs)}",
-            "Make these equal first, then look again.",
-        )
+    if causes:
+        return f"0 bytes, {how}; causes: {', '.join(causes)}", "Put these right first, then look again."
     says = f"0 bytes, {how}, and all that peers tell is equal: their hash seeds differ, most likely"
     return says, (
         "Start all peers with one PYTHONHASHSEED; then compare what is not told above, and the engines' logs "

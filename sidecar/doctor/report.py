@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from sidecar.doctor.diagnosis import Diagnosis
 from sidecar.doctor.findings import Finding, Severity
 from sidecar.doctor.gates import State
-from sidecar.doctor.paint import Paint, cut, hung, padded
+from sidecar.doctor.paint import Paint, cut, hung, padded, size
 from sidecar.doctor.pulls import Pair, Verdict
 from sidecar.doctor.told import Told
 
@@ -40,8 +40,7 @@ _RESULTS = {
 
 def report(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     """Its lines."""
-    tried = len(diagnosis.pairs)
-    yield f"{len(diagnosis.told)} peers, {tried} pairs, prompts of {diagnosis.prompt_tokens:,} tokens"
+    yield f"{len(diagnosis.told)} peers, {_tried(diagnosis)}, prompts of {diagnosis.prompt_tokens:,} tokens"
     yield ""
     yield from _peers(diagnosis.told)
     yield from _checks(diagnosis, paint)
@@ -51,6 +50,15 @@ def report(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     yield from _untold(diagnosis)
     yield ""
     yield f"Result: {_RESULTS[diagnosis.worst]} (exit code {diagnosis.exit_code})"
+
+
+def _tried(diagnosis: Diagnosis) -> str:
+    if diagnosis.gates:
+        return f"the gates of a pull from {diagnosis.told[0].name} to {diagnosis.told[1].name}"
+    pairs = len(diagnosis.pairs)
+    return f"{pairs} pair{'s' if pairs != 1 else ''}" + (
+        f" ({diagnosis.left_out} left out)" if diagnosis.left_out else ""
+    )
 
 
 def _peers(all_told: Sequence[Told]) -> Iterator[str]:
@@ -126,15 +134,6 @@ def _pair(pair: Pair) -> str:
         rate = f", {size(pair.rate_bytes_s)}/s at least" if pair.rate_bytes_s else ""
         took += f", the next time {again.ttft_ms:,.1f} ms{rate}"
     return f"{pair.became}: {came} of {pull.prefix_tokens:,}{moved}{took}"
-
-
-def size(count: float) -> str:
-    """Bytes in a unit that leaves one to three digits before the point."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.2f} GiB"
 
 
 def _gates(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:

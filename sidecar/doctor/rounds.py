@@ -11,10 +11,9 @@ from contextlib import AsyncExitStack
 
 from sidecar.doctor.asking import answers_of, facts_of
 from sidecar.doctor.diagnosis import Diagnosis, Measured, diagnosed
-from sidecar.doctor.gates import Shown
 from sidecar.doctor.order import Fresh, Order, fitting
 from sidecar.doctor.pulling import Party, Pulling
-from sidecar.doctor.pulls import chosen
+from sidecar.doctor.pulls import Pair, Verdict, chosen
 from sidecar.doctor.told import Told
 from sidecar.doctor.verifying import shown_by
 from sidecar.remote.client import Remote, connected
@@ -71,5 +70,7 @@ async def _paired(pulling: Pulling) -> Measured:
 async def _verified(pulling: Pulling) -> Measured:
     """The gates, by the first two peers: the second pulls from the first."""
     source, consumer, *_ = pulling.parties
-    shown: Shown = await shown_by(pulling, source, consumer)
-    return Measured((), 0, pulling.tokens, shown)
+    shown = await shown_by(pulling, source, consumer)
+    unreached = Verdict.UNREACHABLE if shown.why else None
+    pair = Pair(source, consumer, shown.why, unreached, shown.pull)
+    return Measured((pair,), 0, pulling.tokens, shown)
