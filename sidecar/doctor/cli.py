@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TextIO
+from typing import Protocol
 
 from sidecar.doctor.diagnosis import Diagnosis
 from sidecar.doctor.document import document
@@ -87,15 +87,22 @@ async def _order(options: Options) -> Order:
 def _text(options: Options, diagnosis: Diagnosis) -> str:
     if options.as_json:
         return json.dumps(document(diagnosis), indent=None if options.watch else 2, ensure_ascii=False)
-    paint = coloured if _colours(sys.stdout) else plain
+    paint = coloured if colours(sys.stdout) else plain
     lines = "\n".join(report(diagnosis, paint))
     if not options.watch:
         return lines
     return f"{datetime.now().astimezone().isoformat(' ', 'seconds')}\n{lines}\n"
 
 
-def _colours(stream: TextIO) -> bool:
-    """On a terminal, unless NO_COLOR says otherwise (no-color.org)."""
+class Stream(Protocol):
+    """Where text goes."""
+
+    def isatty(self) -> bool:
+        """Whether somebody looks at it as it comes."""
+
+
+def colours(stream: Stream) -> bool:
+    """Whether to print in colours: on a terminal, unless NO_COLOR says otherwise (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
