@@ -9,19 +9,19 @@ from typing import Any
 
 from tests.vllm.engines import KV_BYTES_PER_TOKEN
 from tests.vllm.figures import Figures
-from tests.vllm.pods import Pod, Pods
+from tests.vllm.pods import TIERS, Pods
+from tests.vllm.processes import free_port
 
 PROMPT_TOKENS = 512
 # Two long answers and four pulls on two cores that four engines share.
 _TIMEOUT_S = 180
 
 
-def doctor(pods: list[Pod], *flags: str) -> tuple[int, Any]:
+def doctor(p2p_port: int, urls: list[str], *flags: str) -> tuple[int, Any]:
     """Status and document of the command, as a process."""
-    urls = ",".join(pod.url for pod in pods)
-    command = (sys.executable, "-m", "sidecar", "doctor", f"--peers={urls}")
+    command = (sys.executable, "-m", "sidecar", "doctor", f"--peers={','.join(urls)}")
     more = (
-        f"--p2p-port={pods[0].spec.p2p_port}",
+        f"--p2p-port={p2p_port}",
         f"--prompt-tokens={PROMPT_TOKENS}",
         "--timeout=60s",
         "--json",
@@ -38,7 +38,7 @@ def values(document: Any, check: str) -> dict[str, str]:
 
 
 def test_between_healthy_pods_blocks_move_both_ways(tiers: Pods, figures: Figures) -> None:
-    code, document = doctor([tiers["a"], tiers["b"]])
+    code, document = doctor(tiers["a"].spec.p2p_port, [tiers["a"].url, tiers["b"].url])
 
     figures.note(code=code, pairs=document["pairs"], findings=document["findings"])
     assert {pair["verdict"] for pair in document["pairs"]} == {"moved"}
@@ -52,16 +52,24 @@ def test_between_healthy_pods_blocks_move_both_ways(tiers: Pods, figures: Figure
 
 
 def test_the_gates_hold_between_healthy_pods(tiers: Pods, figures: Figures) -> None:
-    code, document = doctor([tiers["a"], tiers["b"]], "--verify-pull")
+    a, b = tiers["a"], tiers["b"]
+    metrics = free_port(b.spec.ip)
+    flags = (*TIERS.flags, "--debug-endpoints", f"--metrics-port={metrics}")
+    front = tiers.fleet.extra_sidecar(b, "doctor", flags)
+
+    code, document = doctor(a.spec.p2p_port, [a.url, front], "--verify-pull", f"--metrics=B={metrics}")
 
     figures.note(code=code, gates=document["gates"])
-    states = [gate["state"] for gate in document["gates"]]
-    # These sidecars have no debug endpoints and no metrics port to see the directive by.
-    assert states == ["pass", "not told", "pass", "pass", "pass"]
+    assert [gate["state"] for gate in document["gates"]] == ["pass"] * 5
+    assert (
+        document["gates"][1]["evidence"] == f"x-sidecar-pull: directed; source {a.spec.ip}:{a.spec.p2p_port}"
+    )
+    assert values(document, "connector")["B"] == "offloading"
+    assert values(document, "guard")["B"] == "all well"
 
 
 def test_a_peer_with_another_hash_seed_is_found(tiers: Pods, figures: Figures) -> None:
-    code, document = doctor([tiers["a"], tiers["x"]], "--max-pairs=1")
+    code, document = doctor(tiers["a"].spec.p2p_port, [tiers["a"].url, tiers["x"].url], "--max-pairs=1")
 
     figures.note(code=code, pairs=document["pairs"], findings=document["findings"])
     assert code == 3
