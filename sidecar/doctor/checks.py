@@ -29,7 +29,8 @@ def examined(told: Told) -> Iterator[Finding]:
             (told.name,),
             "no",
             f"no answer: {told.failure}",
-            "Start it, or correct the URL; see that a NetworkPolicy lets this place reach it.",
+            "Start it, or correct the URL; see that a NetworkPolicy lets this place reach it; for a "
+            "certificate of one's own, --ca-file or -k.",
         )
         return
     for check in CHECKS:
@@ -67,8 +68,8 @@ def _revision(told: Told) -> Finding:
         at = re.search(r"/snapshots/([0-9a-f]{8,40})", told.facts.root or "")
         if at:
             return fine("revision", told.name, at[1][:12])
-        why = f"{DEV_MODE}; the texts of peers are compared instead"
-        return untold("revision", told.name, why)
+        why = "none is pinned (--revision)" if told.configuration else DEV_MODE
+        return untold("revision", told.name, f"{why}; the texts of peers are compared instead")
     return fine("revision", told.name, told.configuration.revision[:12])
 
 

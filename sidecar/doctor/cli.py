@@ -26,11 +26,15 @@ from sidecar.doctor.rounds import diagnose
 
 # The shell's status of a program that Ctrl-C ended.
 _INTERRUPTED = 130
+# A program's own fault (sysexits.h, EX_SOFTWARE).
+_BROKEN = 70
 _CLEAR_LINE = "\r\x1b[K"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it; the status is that of findings.exit_code, 2 for wrong usage, 130 when interrupted."""
+    """Run it; the status is that of findings.exit_code, 2 for wrong usage, 70 for a fault of its own, 130
+    when interrupted.
+    """
     codes: list[int] = []
     try:
         options = parse(argv)
@@ -43,6 +47,9 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"sidecar doctor: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    except Exception as error:  # of ours, or an answer of a kind that nobody thought of
+        print(f"sidecar doctor: a fault of its own: {type(error).__name__}: {error}", file=sys.stderr)
+        return _BROKEN
     return codes[-1] if codes else EXIT_FINE
 
 

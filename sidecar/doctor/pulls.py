@@ -12,6 +12,13 @@ from enum import StrEnum
 
 from sidecar.doctor.findings import Finding, Severity
 
+# A sidecar sends a pull that hangs again after 10 s (--pull-rescue-after), in milliseconds less some; nothing
+# else makes a prompt of this size take so long.
+_RESCUED_MS = 8000.0
+_RESTART = (
+    "Start {consumer}'s engine again: after contact with a dead peer vLLM 0.32 hangs every pull; keep "
+    "--source-guard on."
+)
 # So much of a prefix has to come for the pull to count as whole: the last block is always computed.
 _WHOLE = 0.9
 
@@ -154,6 +161,9 @@ def _zero(pair: Pair, causes: Sequence[str]) -> tuple[str, str]:
         )
     if pull.failure:
         return f"the request that pulls failed: {pull.failure}", "Look at the consumer's log."
+    if (pull.ttft_ms or 0) > _RESCUED_MS:
+        says = f"0 bytes, and the first token after {(pull.ttft_ms or 0) / 1000:.0f} s, as when a pull hangs"
+        return f"{says} and is rescued", _RESTART.format(consumer=pair.consumer)
     how = _HOW[pull.looked_up]
     if causes:
         return f"0 bytes, {how}; causes: {', '.join(causes)}", "Put these right first, then look again."
@@ -175,10 +185,7 @@ def _hangs(pair: Pair, _: Sequence[str]) -> tuple[str, str]:
     pull = pair.first
     assert pull is not None
     says = f"no answer within {pull.hung_s:g} s, so {pair.consumer} was told of no further source"
-    return says, (
-        f"Start {pair.consumer}'s engine again: after contact with a dead peer vLLM 0.32 hangs every pull; "
-        "keep --source-guard on."
-    )
+    return says, _RESTART.format(consumer=pair.consumer)
 
 
 def _unreachable(pair: Pair, _: Sequence[str]) -> tuple[str, str]:

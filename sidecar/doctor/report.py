@@ -154,18 +154,28 @@ def _findings(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
         (finding for finding in diagnosis.findings if finding.severity > Severity.UNTOLD),
         key=lambda finding: -finding.severity,
     )
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in shown:
+        key = (finding.severity.word, finding.check, finding.says, finding.change)
+        alike.setdefault(key, []).append(finding)
     yield ""
     yield "Findings" if shown else "No findings."
-    for finding in shown:
-        word = paint(padded(finding.severity.word, 9), _SEVERITIES[finding.severity])
-        about = padded(_about(finding), _SUBJECT_COLUMNS)
-        head = f"  {word}{about}"
-        plain_columns = 2 + 9 + len(about)
-        lines = list(hung(" " * plain_columns, f"{finding.check}: {finding.says}", COLUMNS))
-        yield head + lines[0][plain_columns:]
-        yield from lines[1:]
-        if finding.change:
-            yield from hung(" " * plain_columns + "→ ", finding.change, COLUMNS)
+    for group in alike.values():
+        yield from _finding(group, paint)
+
+
+def _finding(group: Sequence[Finding], paint: Paint) -> Iterator[str]:
+    """One, with the names of the others of which the same is so."""
+    finding, *others = group
+    also = f" (also {', '.join(map(_about, others))})" if others else ""
+    word = paint(padded(finding.severity.word, 9), _SEVERITIES[finding.severity])
+    about = padded(_about(finding), _SUBJECT_COLUMNS)
+    indent = " " * (2 + 9 + len(about))
+    first, *further = hung(indent, f"{finding.check}{also}: {finding.says}", COLUMNS)
+    yield f"  {word}{about}{first.removeprefix(indent)}"
+    yield from further
+    if finding.change:
+        yield from hung(f"{indent}→ ", finding.change, COLUMNS)
 
 
 def _about(finding: Finding) -> str:

@@ -106,3 +106,14 @@ def test_ctrl_c_before_anything_was_found_is_130(
     monkeypatch.setattr(cli, "diagnose", interrupted)
     assert main([TWO]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_fault_of_its_own_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(cli, "diagnose", broken)
+    assert main([TWO]) == 70
+    assert capsys.readouterr().err == "sidecar doctor: a fault of its own: RecursionError: too deep\n"

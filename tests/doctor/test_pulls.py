@@ -137,3 +137,10 @@ def test_pulls_of_others_are_noted() -> None:
         (Severity.NOTE, "traffic")
     ]
     assert busy.exit_code == 0
+
+
+def test_a_pull_that_was_rescued_is_not_laid_to_the_hash_seed() -> None:
+    slow = diagnosis(Pull(256, moved_bytes=0.0, looked_up=False, ttft_ms=10_400.0))
+    [found] = [one for one in slow.findings if one.check == "pull"]
+    assert "after 10 s, as when a pull hangs" in found.says
+    assert found.change.startswith("Start B's engine again")
