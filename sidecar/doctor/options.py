@@ -27,6 +27,8 @@ never named to another. Run it where pods reach one another by their own address
 Exit code by the worst finding: 0 none above a note, 1 a warning, 3 an error; 2 wrong usage.
 """
 _WIDEST_PORT = 65535
+# With room for the ranks that are counted up from it.
+_WIDEST_P2P_PORT = _WIDEST_PORT - 64
 # A prompt that takes a second or less, and fills enough blocks to tell whole from part.
 _PROMPT_TOKENS = 1024
 _MOST_PROMPT_TOKENS = 1_000_000
@@ -136,7 +138,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_where(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     port = _whole(1, _WIDEST_PORT)
-    add("--p2p-port", type=port, default=7777, metavar="PORT", help="of the peers' P2P tiers, rank 0 (7777)")
+    add(
+        "--p2p-port",
+        type=_whole(1, _WIDEST_P2P_PORT),
+        default=7777,
+        metavar="PORT",
+        help="of the peers' P2P tiers, rank 0 (7777)",
+    )
     add(
         "--p2p",
         action="append",

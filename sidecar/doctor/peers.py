@@ -15,6 +15,8 @@ from sidecar.remote.place import MalformedPlace, Place
 
 # More than this nobody reads; a larger pool is looked at in parts.
 MOST_PEERS = 64
+# Ranks of one host: its ports differ by less, and those of separate engines by more.
+_MOST_RANKS = 64
 
 
 def placed(urls: Sequence[str], flag: str) -> tuple[Place, ...]:
@@ -33,16 +35,28 @@ def placed(urls: Sequence[str], flag: str) -> tuple[Place, ...]:
 
 
 def named(places: Sequence[Place], p2p_port: int, metrics_port: int) -> tuple[Peer, ...]:
-    """A, B, …, each with its P2P tier at its own host. metrics_port: 0 for none."""
+    """A, B, …, each with its P2P tier at its own host. metrics_port: 0 for none.
+
+    Peers of one host are its data-parallel ranks, whose ports are counted up alike (contract section 4).
+    """
+    base: dict[str, int] = {}
+    for place in places:
+        host, port = place.endpoint
+        base[host] = min(port, base.get(host, port))
     return tuple(
         Peer(
             _letters(at),
             place,
-            place.endpoint.with_port(p2p_port),
+            place.endpoint.with_port(p2p_port + _rank(place.endpoint, base)),
             Place("http", place.endpoint.with_port(metrics_port)) if metrics_port else None,
         )
         for at, place in enumerate(places)
     )
+
+
+def _rank(endpoint: Endpoint, base: Mapping[str, int]) -> int:
+    above = endpoint.port - base[endpoint.host]
+    return above if above < _MOST_RANKS else 0
 
 
 def _letters(at: int) -> str:

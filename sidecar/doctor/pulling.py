@@ -61,18 +61,20 @@ class Pulling:
         source, consumer = self.parties[source_name], self.parties[consumer_name]
         self.tell(f"{consumer_name} pulls from {source_name}")
         pair = Pair(source_name, consumer_name)
-        if in_the_way := await self.in_the_way(source, consumer):
-            return replace(pair, verdict=in_the_way[0], why=in_the_way[1])
         try:
-            prompts = self._seeded.get(source_name)
-            if prompts is None:
-                prompts = self._seeded[source_name] = await self._seed(source)
+            in_the_way = await self.in_the_way(source, consumer)
+            if in_the_way is None and source_name not in self._seeded:
+                self._seeded[source_name] = await self._seed(source)
+                in_the_way = await self.in_the_way(source, consumer)  # as it is now
         except RemoteError as error:
             return replace(
                 pair, verdict=Verdict.UNREACHABLE, why=f"{source_name} computed no prompt: {error}"
             )
+        if in_the_way:
+            return replace(pair, verdict=in_the_way[0], why=in_the_way[1])
+        prompts = self._seeded[source_name]
         first = await self.pull(source, consumer, prompts[0])
-        if not first.came_tokens or (await self.in_the_way(source, consumer)):
+        if not first.came_tokens or await self.in_the_way(source, consumer):
             return replace(pair, first=first)
         return replace(pair, first=first, again=await self.pull(source, consumer, prompts[1]))
 

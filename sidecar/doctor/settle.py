@@ -19,9 +19,14 @@ _EVERY_S = 0.1
 T = TypeVar("T")
 
 
-async def steady(look: Callable[[], Awaitable[T]], of: Callable[[T], float | None]) -> T:
-    """The first look at which `of` is above zero and as it was the time before, or the last one in time."""
-    end_s, before = monotonic() + WITHIN_S, 0.0
+async def steady(
+    look: Callable[[], Awaitable[T]], of: Callable[[T], float | None], within_s: float | None = None
+) -> T:
+    """The first look at which `of` is above zero and as it was the time before, or the last one in time.
+
+    within_s: WITHIN_S if not given.
+    """
+    end_s, before = monotonic() + (WITHIN_S if within_s is None else within_s), 0.0
     while True:
         seen = await look()
         value = of(seen) or 0.0

@@ -16,6 +16,9 @@ from sidecar.doctor.settle import steady
 from sidecar.remote.errors import RemoteError
 from sidecar.remote.prompts import NO_PULL
 
+# A sidecar counts a pull once it has read its engine's counters: once a second at most, within 2 s.
+_SETTLED_S = 5.0
+
 
 async def shown_by(pulling: Pulling, source_name: str, consumer_name: str) -> Shown:
     """What was measured; with the reason where nothing could be."""
@@ -33,6 +36,8 @@ async def _shown(pulling: Pulling, source: Party, consumer: Party) -> Shown:
     prompt, control = Fresh.of(pulling.tokens), Fresh.of(pulling.tokens)
     await pulling.keep(source, prompt)
     kept_tokens = await _kept(pulling, source, prompt)
+    if in_the_way := await pulling.in_the_way(source, consumer):  # as it is now
+        return Shown(source.name, consumer.name, why=in_the_way[1])
     before = await _directed(pulling, consumer)
     pull = await pulling.pull(source, consumer, prompt)
     counted_more = await _counted(pulling, consumer, before)
@@ -76,4 +81,4 @@ async def _counted(pulling: Pulling, consumer: Party, before: float | None) -> f
     async def more() -> float:
         return (await _directed(pulling, consumer) or 0.0) - before
 
-    return await steady(more, lambda now: now)
+    return await steady(more, lambda now: now, _SETTLED_S)

@@ -33,7 +33,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         [TWO, "--metrics=A=ftp://h"],
         "--metrics: 'ftp://h' is neither an http nor an https URL",
     ),
-    "a port": ([TWO, "--p2p-port=0"], "--p2p-port: '0' is not a number from 1 to 65535"),
+    "a port": ([TWO, "--p2p-port=0"], "--p2p-port: '0' is not a number from 1 to 65471"),
     "a count": ([TWO, "--max-pairs=no"], "--max-pairs: 'no' is not a number from 1 to 4096"),
     "a duration": (
         [TWO, "--timeout=5"],

@@ -38,3 +38,9 @@ def test_one_peers_ports_are_named_by_its_letter_or_its_url() -> None:
         "https://10.9.9.9:9443",
         "http://c:9091",
     ]
+
+
+def test_ranks_of_one_host_have_their_p2p_ports_counted_up_as_their_own() -> None:
+    urls = ["http://a:8001", "http://a:8000", "http://b:8000", "http://a:9000"]
+    ranks = named(placed(urls, "--peers"), 7777, 0)
+    assert [peer.p2p.port for peer in ranks] == [7778, 7777, 7777, 7777]
