@@ -6,7 +6,7 @@ Rule: acts; bounded, and a question without an answer leaves its fact untold ins
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -53,7 +53,7 @@ async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
         )
     except RemoteError as error:
         return Told(peer, failure=_short(error, peer), ports=await tried(peer, 1))
-    ports = await tried(peer, max(told.families.ranks, told.fingerprint.data if told.fingerprint else 1))
+    ports = await tried(peer, told.families.ranks)
     if peer.operators is None or not facts.through_sidecar:
         return replace(told, ports=ports)
     sidecar, failure = await operators_of(peer.operators, order.trust)
@@ -189,6 +189,3 @@ def _object(value: Any) -> Mapping[str, Any]:
 def _short(error: RemoteError, peer: Peer) -> str:
     """Without the URL, which stands beside it."""
     return str(error).removeprefix(f"{peer.place.url}: ")
-
-
-Asked = Callable[[], Awaitable[Counted]]

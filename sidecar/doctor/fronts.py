@@ -30,8 +30,18 @@ def fronted(told: Told) -> Iterator[Finding]:
     yield _guard(told, told.sidecar)
     if settings is None:
         yield untold("settings", told.name, f"the sidecar's settings: {_WHERE}")
-    elif settings.get("p2p-connector-port") != str(told.peer.p2p.port):
+    elif directed_port(told, told) not in (None, told.peer.p2p.port):
         yield _port(told, settings.get("p2p-connector-port", ""))
+
+
+def directed_port(consumer: Told, source: Told) -> int | None:
+    """The P2P port to which this consumer's sidecar directs a pull from a source; None: not told.
+
+    Contract section 4: the port of its settings, and the source's rank above it.
+    """
+    settings = consumer.sidecar.settings if consumer.sidecar else None
+    text = settings.get("p2p-connector-port", "") if settings else ""
+    return int(text) + source.peer.rank if text.isdecimal() else None
 
 
 def engine_connectors(told: Told) -> tuple[str, ...]:

@@ -47,10 +47,11 @@ def named(places: Sequence[Place], p2p_port: int, metrics_port: int) -> tuple[Pe
         Peer(
             _letters(at),
             place,
-            place.endpoint.with_port(p2p_port + _rank(place.endpoint, base)),
+            place.endpoint.with_port(p2p_port + rank),
             Place("http", place.endpoint.with_port(metrics_port)) if metrics_port else None,
+            rank,
         )
-        for at, place in enumerate(places)
+        for at, (place, rank) in enumerate((place, _rank(place.endpoint, base)) for place in places)
     )
 
 

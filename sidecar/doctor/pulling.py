@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from sidecar.debug.reasons import NO_PULL
 from sidecar.doctor.asking import risen_since
 from sidecar.doctor.counted import Counted, counted
+from sidecar.doctor.fronts import directed_port
 from sidecar.doctor.operators import metrics_of
 from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.ports import port
@@ -89,8 +90,9 @@ class Pulling:
             return Verdict.UNTRIED, f"a pull of {consumer.name} hangs"
         if source.told.peer.p2p == consumer.told.peer.p2p:
             return Verdict.UNTRIED, "both have one P2P address"
-        for name in directed_ports(source, consumer):
-            found = await port(source.told.peer.p2p.with_port(name))
+        ours = source.told.peer.p2p
+        for number in {ours.port, directed_port(consumer.told, source.told) or ours.port}:
+            found = await port(ours.with_port(number))
             if not found.open:
                 return Verdict.UNREACHABLE, (
                     f"{source.name}'s P2P port {found.endpoint.netloc} is shut, so {consumer.name} was not "
@@ -161,13 +163,6 @@ class Pulling:
             return sidecar_told(await metrics_of(place, self.order.trust), None).skipped
         except RemoteError:
             return {}
-
-
-def directed_ports(source: Party, consumer: Party) -> set[int]:
-    """The P2P ports that a directive may name: ours, and the one that the consumer's sidecar is set to."""
-    sidecar = consumer.told.sidecar
-    text = sidecar.settings.get("p2p-connector-port", "") if sidecar and sidecar.settings else ""
-    return {source.told.peer.p2p.port, *([int(text)] if text.isdecimal() else [])}
 
 
 def directive(source: Party, consumer: Party) -> Directive:

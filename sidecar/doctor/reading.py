@@ -67,13 +67,10 @@ def configuration(content: Any) -> Configuration | None:
     connectors = list(_connectors(told.get("kv_transfer_config")))
     extra = next((found for name, found in connectors if "Offloading" in name), {})
     return Configuration(
-        model=_text(_at(told, "model_config", "model")),
         revision=_text(_at(told, "model_config", "revision")),
         dtype=_dtype(_at(told, "model_config", "dtype")),
-        cache_dtype=_text(_at(told, "cache_config", "cache_dtype")),
         tensor=_whole(_at(told, "parallel_config", "tensor_parallel_size")),
         pipeline=_whole(_at(told, "parallel_config", "pipeline_parallel_size")),
-        data=_whole(_at(told, "parallel_config", "data_parallel_size")),
         connectors=tuple(name for name, _ in connectors),
         tier=_tier(extra),
         side_host=_text(_at(content, "vllm_env", "VLLM_P2P_SIDE_CHANNEL_HOST")),

@@ -15,12 +15,16 @@ from sidecar.remote.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One that is examined. name: A, B, …. p2p: of its first rank. operators: its sidecar's metrics port."""
+    """One that is examined. name: A, B, …. p2p: where its tier is. operators: its sidecar's metrics port.
+
+    rank: among the peers of its host, by its port; its P2P port is counted up by it.
+    """
 
     name: str
     place: Place
     p2p: Endpoint
     operators: Place | None = None
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +55,10 @@ class Configuration:
     published.
     """
 
-    model: str | None = None
     revision: str | None = None
     dtype: str | None = None
-    cache_dtype: str | None = None
     tensor: int | None = None
     pipeline: int | None = None
-    data: int | None = None
     connectors: tuple[str, ...] = ()
     tier: Tier | None = None
     side_host: str | None = None

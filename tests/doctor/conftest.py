@@ -11,3 +11,4 @@ from sidecar.doctor import settle
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Embedded engines count at once: nothing that has not risen by then will."""
     monkeypatch.setattr(settle, "WITHIN_S", 0.4)
+    monkeypatch.setattr(settle, "_EVERY_S", 0.02)

@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.doctor.checks import examined
 from sidecar.doctor.findings import Finding, Severity, exit_code
-from sidecar.doctor.fronts import fronted
+from sidecar.doctor.fronts import directed_port, fronted
 from sidecar.doctor.told import Configuration, Families, Port, SidecarTold, Source, Tier, Told
 from sidecar.endpoint import Endpoint
 from sidecar.remote.facts import Facts
@@ -177,6 +177,13 @@ def test_a_sidecar_at_another_p2p_port_is_named() -> None:
     one = front(**{"p2p-connector-port": "7000"})
     found = [finding for finding in fronted(one) if finding.check == "P2P port"]
     assert [(finding.severity, finding.value) for finding in found] == [(Severity.ERROR, "7000 ≠")]
+
+
+def test_a_sidecar_of_a_rank_directs_to_that_ranks_port() -> None:
+    second = replace(front(), peer=replace(front().peer, p2p=Endpoint("10.0.0.1", 7778), rank=1))
+    assert [finding for finding in fronted(second) if finding.check == "P2P port"] == []
+    assert (directed_port(front(), second), directed_port(second, front())) == (7778, 7777)
+    assert directed_port(told(), second) is None
 
 
 def test_a_sidecar_fits_a_multi_connector_with_either_of_its_halves() -> None:

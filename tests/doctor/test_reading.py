@@ -94,13 +94,10 @@ def info(transfer: Any, **more: Any) -> dict[str, Any]:
 
 def test_a_configuration_tells_sizes_connectors_and_the_tier() -> None:
     expected = Configuration(
-        model="m",
         revision="abc",
         dtype="bfloat16",
-        cache_dtype="fp8",
         tensor=4,
         pipeline=1,
-        data=2,
         connectors=("OffloadingConnector",),
         tier=Tier("10.0.0.1", 7777),
         side_host="localhost",
