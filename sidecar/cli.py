@@ -1,4 +1,4 @@
-"""The command line: `sidecar serve` (also plain `sidecar --flag=...`), `explain`, `calibrate`, `lab`.
+"""The command line: `sidecar serve` (or `sidecar --flag=...`), `explain`, `doctor`, `calibrate`, `lab`.
 
 Rule: what is not needed for the answer is not imported, so that a wrong flag is refused at once.
 """
@@ -13,7 +13,7 @@ from sidecar import __version__
 # What is wrong was said on stderr; the shell's status for wrong usage.
 _WRONG_USAGE = 2
 
-_COMMANDS = ("serve", "explain", "calibrate", "lab", "--help", "--version")
+_COMMANDS = ("serve", "explain", "doctor", "calibrate", "lab", "--help", "--version")
 
 _USAGE = """\
 Routing sidecar for vLLM pods: peer-to-peer KV pulls and prefill/decode handoff.
@@ -22,6 +22,7 @@ Usage:
   sidecar [serve] [--flag=value ...]   serve clients in front of the local engine
   sidecar explain URL|PATH ...         what a request would do, and why, see sidecar explain --help
   sidecar calibrate --source=URL ...   from which length on pulls pay, see sidecar calibrate --help
+  sidecar doctor --peers URL,URL ...   why pulls move nothing, see sidecar doctor --help
   sidecar lab ...                      simulated engines and a demonstration, see sidecar lab --help
   sidecar --help | --version
 """
@@ -42,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from sidecar.calibrate.cli import main as calibrate
 
             return calibrate(rest)
+        case ["doctor", *rest]:
+            from sidecar.doctor.cli import main as doctor
+
+            return doctor(rest)
         case ["serve", *flags]:
             return _serve(flags)
         case [command, *_] if not command.startswith("-"):

@@ -12,9 +12,6 @@ from sidecar.lab.asks import Ask
 
 Json = dict[str, object]
 
-SYSTEM_FINGERPRINT = "vllm-0.32.0-1ab00000"
-"""vLLM's is its version and a hash of its configuration."""
-
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
@@ -121,7 +118,7 @@ def chat_answer(answered: Answered) -> Json:
     return _head(answered, "chat.completion") | {
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": SYSTEM_FINGERPRINT,
+        "system_fingerprint": ask.fingerprint,
         "usage": answered.usage.whole(),
         "prompt_logprobs": None,
         "prompt_token_ids": list(first.prompt_token_ids) if ask.return_token_ids else None,
@@ -152,7 +149,7 @@ def completion_answer(answered: Answered) -> Json:
     return _head(answered, "text_completion") | {
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": SYSTEM_FINGERPRINT,
+        "system_fingerprint": ask.fingerprint,
         "usage": answered.usage.whole(),
         "kv_transfer_params": answered.spoken[0].kv_transfer_params,
         "ec_transfer_params": None,

@@ -22,10 +22,10 @@ from sidecar.lab.asks import Api, count_message_tokens, read_ask
 from sidecar.lab.core import Core
 from sidecar.lab.faults import INVALID, ApiError
 from sidecar.lab.generating import Generating
+from sidecar.lab.operators import Dated, server_info
 from sidecar.lab.responses import response_answer
 from sidecar.lab.streams import Stream, encode_json
 
-VLLM_VERSION = "0.32.0"
 MESSAGES_PATH = "/v1/messages"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -55,6 +55,8 @@ def build_app(core: Core) -> FastAPI:
     for route in ROUTES:
         app.add_api_route(route.path, _generating_endpoint(core, route), methods=["POST"])
     _add_plain_routes(app, core)
+    _add_server_info(app, core)
+    app.add_middleware(Dated, ahead_s=core.config.clock_ahead_s)
 
     @app.exception_handler(ApiError)
     async def refuse(request: Request, error: ApiError) -> Response:
@@ -83,7 +85,7 @@ def _add_plain_routes(app: FastAPI, core: Core) -> None:
 
     @app.get("/version")
     async def version() -> Response:
-        return _json({"version": VLLM_VERSION})
+        return _json({"version": core.config.version})
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -102,6 +104,14 @@ def _add_plain_routes(app: FastAPI, core: Core) -> None:
     async def reset_prefix_cache(request: Request) -> Response:
         core.forget(offloaded_too=request.query_params.get("reset_external") == "true")
         return Response()
+
+
+def _add_server_info(app: FastAPI, core: Core) -> None:
+    @app.get("/server_info")
+    async def show(config_format: str = "text") -> Response:
+        if not core.config.server_dev_mode:
+            raise HTTPException(404)
+        return _json(server_info(core.config, config_format))
 
 
 def _generating_endpoint(core: Core, route: Route) -> Callable[[Request], Awaitable[Response]]:

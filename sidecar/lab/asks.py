@@ -46,6 +46,7 @@ class Ask:
     api: Api
     id: str
     model: str
+    fingerprint: str
     jobs: tuple[Job, ...]
     stream: bool
     include_usage: bool
@@ -66,6 +67,7 @@ def read_ask(api: Api, body: object, request_id: str | None, config: EngineConfi
         api=api,
         id=f"{api.id_prefix}{tail}",
         model=config.model,
+        fingerprint=config.fingerprint,
         jobs=_jobs(api, body, f"{api.id_prefix}{tail}", config),
         stream=stream,
         include_usage=bool(options.get("include_usage")),

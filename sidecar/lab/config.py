@@ -22,6 +22,16 @@ MIN_KV_BYTES_PER_TOKEN = 8
 """With fewer bytes two prompts could have the same KV by chance, and wrong KV would go unnoticed."""
 
 
+_POSITIVE = (
+    "max_model_len",
+    "max_num_seqs",
+    "block_size",
+    "num_gpu_blocks",
+    "cpu_blocks",
+    "tensor_parallel_size",
+)
+
+
 def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices})
 
@@ -37,6 +47,10 @@ class EngineConfig:
         "0", "stands for the weights: engines of one seed give the same text and the same KV"
     )
     dtype: str = _flag("bfloat16", "KV data type; peers must agree on it")
+    tensor_parallel_size: int = _flag(
+        1, "reported, and part of what peers must agree on (a rank's blocks have another length); no more"
+    )
+    version: str = _flag("0.32.0", "vLLM's version that it says it is; it behaves as 0.32 whatever that is")
     max_model_len: int = _flag(131072, "tokens of prompt and answer together")
     max_num_seqs: int = _flag(256, "requests that run at once; the others wait")
     block_size: int = _flag(16, "tokens per GPU block, a multiple of 16")
@@ -44,6 +58,9 @@ class EngineConfig:
     cpu_blocks: int = _flag(32768, "blocks of the CPU tier")
     offload_block_size: int = _flag(
         0, "tokens per offloaded chunk, a multiple of the block size; 0 = block size"
+    )
+    offload_prompt_only: bool = _flag(
+        False, "offload prompts only: peers find none of this engine's answers (vLLM's own default)"
     )
     kv_bytes_per_token: int = _flag(64, "bytes of KV per token that are really kept and moved")
     hash_seed: str = _flag(
@@ -61,11 +78,13 @@ class EngineConfig:
     )
     enable_prompt_tokens_details: bool = _flag(False, "report usage.prompt_tokens_details")
     enable_scale_out: bool = _flag(False, "serve /inference/v1/generate")
+    server_dev_mode: bool = _flag(False, "serve /server_info, as with VLLM_SERVER_DEV_MODE=1")
+    clock_ahead_s: float = _flag(0.0, "seconds that the clock of its Date headers is ahead")
     profile: str = _flag("gpt-oss-120b", "latency model", PROFILES)
     time_scale: float = _flag(1.0, "factor on every simulated duration; 0.01 is a hundred times faster")
 
     def __post_init__(self) -> None:
-        for name in ("max_model_len", "max_num_seqs", "block_size", "num_gpu_blocks", "cpu_blocks"):
+        for name in _POSITIVE:
             _require(name, "must be positive", holds=getattr(self, name) > 0)
         for name in ("port", "p2p_port", "nixl_port"):
             _require(name, "must be a port number", holds=0 <= getattr(self, name) <= 65535)
@@ -93,6 +112,14 @@ class EngineConfig:
             ("time_scale", "must be positive", 0 < self.time_scale < float("inf")),
         ):
             _require(name, reason, holds=holds)
+
+    @property
+    def fingerprint(self) -> str:
+        """`system_fingerprint` of its answers: version, parallelism, and what stands for vLLM's hash of the
+        configuration (entrypoints/serve/utils/fingerprint.py, 0.32).
+        """
+        parallel = f"-tp{self.tensor_parallel_size}" if self.tensor_parallel_size > 1 else ""
+        return f"vllm-{self.version}{parallel}-1ab00000"
 
     @property
     def chunk_tokens(self) -> int:

@@ -82,7 +82,8 @@ class Footprint:
             pool.commit(self._blocks[i], self.hashes[i])
         self._committed = held // size
         if offloading:
-            self._offload(offloading, held // self._config.chunk_tokens)
+            kept = min(held, len(self._prompt)) if self._config.offload_prompt_only else held
+            self._offload(offloading, kept // self._config.chunk_tokens)
 
     def chunk_hashes(self) -> list[bytes]:
         """Hashes of the full chunks, as other engines ask for them."""

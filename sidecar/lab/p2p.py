@@ -43,6 +43,7 @@ def fingerprint(config: EngineConfig) -> Head:
         "protocol": PROTOCOL_VERSION,
         "model": config.model,
         "dtype": config.dtype,
+        "tensor_parallel_size": config.tensor_parallel_size,
         "chunk_tokens": config.chunk_tokens,
         "block_tokens": config.block_size,
         "kv_bytes_per_token": config.kv_bytes_per_token,

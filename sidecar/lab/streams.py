@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from sidecar.lab.answers import (
-    SYSTEM_FINGERPRINT,
     Answered,
     Json,
     Usage,
@@ -81,7 +80,7 @@ class ChatStream:
     def end(self, answered: Answered) -> Iterator[bytes]:
         """The usage if asked for, and the end mark."""
         if answered.ask.include_usage:
-            yield self._chunk(None, answered.usage, {"system_fingerprint": SYSTEM_FINGERPRINT})
+            yield self._chunk(None, answered.usage, {"system_fingerprint": answered.ask.fingerprint})
         yield DONE
 
     def _chunk(self, choice: Json | None, usage: Usage | None, more: Json) -> bytes:

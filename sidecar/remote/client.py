@@ -98,6 +98,18 @@ class Remote:
         """Any answer to a GET of a path. Raises NoAnswer."""
         return await self._asked("GET", path)
 
+    async def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """A whole answer to JSON. Raises Refused for any status but 200, or NoAnswer."""
+        with self._named(self._timeout_s):
+            response = await self._client.post(
+                f"{self.place.url}{path}",
+                content=content,
+                headers={"content-type": "application/json", **headers},
+            )
+        if response.status_code != 200:
+            raise self._refusal(response.status_code, response.content)
+        return response
+
     async def metrics(self) -> bytes:
         """The text of `/metrics`; empty where there is none. Raises NoAnswer."""
         with self._named(QUESTION_S):
@@ -142,7 +154,7 @@ class Remote:
         if ttft_s is None or usage is None:
             raise NoAnswer(f"{self.place.url}: the stream ended without a token or without its usage")
         total_ms = (monotonic() - began_s) * 1000
-        return Answered(ttft_s * 1000, total_ms, *usage)
+        return Answered(ttft_s * 1000, total_ms, *usage, headers=dict(response.headers))
 
     async def _json(self, path: str) -> Any:
         """The decoded answer to a GET; None when it is no JSON or not found."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sidecar.endpoint import Endpoint
@@ -35,7 +35,8 @@ NO_PULL = Directive({}, {})
 class Answered:
     """A whole streamed answer; times are from the sending of the request.
 
-    cached_tokens: None where the engine does not report them (`--enable-prompt-tokens-details`).
+    cached_tokens: None where the engine does not report them (`--enable-prompt-tokens-details`). headers: of
+    the answer, in lower case.
     """
 
     ttft_ms: float
@@ -43,6 +44,7 @@ class Answered:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def by_body(p2p: Endpoint, kv_request_id: str) -> Directive:

@@ -12,6 +12,8 @@ from typing import Any
 from sidecar.app import Shared, server_of
 from sidecar.metrics_port import MetricsPort
 from sidecar.observers.board import Board
+from sidecar.observers.metrics import Metrics
+from sidecar.observers.pull_metrics import PullMetrics
 from sidecar.server.run import listen
 from sidecar.settings import load
 from tests.serving import Said, Served, post
@@ -70,7 +72,9 @@ async def debugging(engine_port: int, *flags: str) -> AsyncIterator[Debugged]:
     # Engines' counters are read from the start on where that is on; tests count what an engine is sent.
     quiet = ("--secure-serving=false", "--pull-verification=off")
     settings = load([*ports, *quiet, *flags], {"POD_IP": "127.0.0.1"})
-    server = server_of(settings, [], Shared(None, MetricsPort(beside, None, Board(1))))
+    board = Board(1)
+    counting = [Metrics(board.row(0)), PullMetrics(board.row(0))]
+    server = server_of(settings, counting, Shared(None, MetricsPort(beside, None, board)), row=board.row(0))
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[listener])
     served = Served(port, server)

@@ -13,10 +13,12 @@ import pytest
 import sidecar
 from tests.faults.ways import WAYS, has_right_answer, pod
 
-# Where the wall clock's time is what is told: log lines, spans, debug pages, and the life of a certificate
-# that is made at start.
+# Where the wall clock's time is what is told: log lines, spans, debug pages, the life of a certificate that
+# is made at start, and what the doctor compares clocks by and dates its rounds with.
 TELLS_THE_TIME = {
     "debug/endpoints.py",
+    "doctor/asking.py",
+    "doctor/cli.py",
     "logs.py",
     "observers/recorded.py",
     "observers/ring.py",

@@ -1,0 +1,191 @@
+"""Asks one peer what it tells of itself, and for two answers that show what it does.
+
+Rule: acts; bounded, and a question without an answer leaves its fact untold instead of ending the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from statistics import median
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from sidecar.doctor.counted import Counted, counted, rise
+from sidecar.doctor.operators import operators_of
+from sidecar.doctor.order import Fresh, Order
+from sidecar.doctor.ports import tried
+from sidecar.doctor.reading import configuration, families, fingerprint
+from sidecar.doctor.settle import steady
+from sidecar.doctor.told import Alone, Peer, Told
+from sidecar.remote.client import Remote
+from sidecar.remote.errors import NoAnswer, Refused, RemoteError
+from sidecar.remote.prompts import PATH
+
+# As many as show what an exchange takes, without what only the first one does.
+_ROUND_TRIPS = 3
+# Enough for two texts of different weights to differ, and fewer than any block.
+_ANSWER_TOKENS = 8
+# An answer so long fills at least one block of its own, whatever is left of the prompt's last one.
+_BLOCKS_ANSWERED = 2
+_USUAL_BLOCK_TOKENS = 16
+# Statuses of a body that is not taken: token ids where only texts are.
+_NOT_TAKEN = frozenset((400, 415, 422))
+
+
+async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
+    """What it tells without computing anything."""
+    try:
+        rtt_ms = await _round_trip_ms(remote)
+        facts = await remote.facts()
+        metrics = (await remote.metrics()).decode("utf-8", "replace")
+        told = Told(peer, facts=facts, families=families(metrics), rtt_ms=rtt_ms)
+        told = replace(
+            told,
+            unready=await _unready(remote, through_sidecar=facts.through_sidecar),
+            ahead_s=await _ahead_s(remote),
+            configuration=await _configuration(remote),
+        )
+    except RemoteError as error:
+        return Told(peer, failure=_short(error, peer), ports=await tried(peer, 1))
+    ports = await tried(peer, told.families.ranks)
+    if peer.operators is None or not facts.through_sidecar:
+        return replace(told, ports=ports)
+    sidecar, failure = await operators_of(peer.operators, order.trust)
+    return replace(told, ports=ports, sidecar=sidecar, operators_failure=failure)
+
+
+async def answers_of(told: Told, remote: Remote, prompt: Fresh) -> tuple[Told, bool]:
+    """The same with what its answers show, and whether it takes texts only."""
+    if told.failure or told.unready:
+        return replace(told, alone_failure=told.failure or told.unready), False
+    try:
+        alone, as_text = await _alone(told, remote, prompt)
+        told = replace(told, alone=alone)
+        return replace(told, answers_kept=await _answers_kept(told, remote, as_text=as_text)), as_text
+    except RemoteError as error:
+        return replace(told, alone_failure=_short(error, told.peer)), False
+
+
+async def _round_trip_ms(remote: Remote) -> float:
+    times: list[float] = []
+    for _ in range(_ROUND_TRIPS):
+        began_s = monotonic()
+        await remote.healthy()
+        times.append((monotonic() - began_s) * 1000)
+    return median(times)
+
+
+async def _unready(remote: Remote, *, through_sidecar: bool) -> str | None:
+    """Why not, as it says."""
+    answer = await remote.get("/ready" if through_sidecar else "/health")
+    if answer.is_success:
+        return None
+    try:
+        message = answer.json()["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"/{'ready' if through_sidecar else 'health'} answers {answer.status_code}"
+    return str(message).removeprefix("not ready: ")
+
+
+async def _ahead_s(remote: Remote) -> float | None:
+    """By the middle of an exchange; the header has whole seconds."""
+    before = datetime.now(UTC)
+    answer = await remote.get("/version")
+    middle = before + (datetime.now(UTC) - before) / 2
+    try:
+        date = parsedate_to_datetime(answer.headers["date"])
+        return (date - middle).total_seconds() + 0.5  # cut off to a second, half of one on average
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+async def _configuration(remote: Remote) -> Any:
+    answer = await remote.get("/server_info?config_format=json")
+    try:
+        return configuration(answer.json()) if answer.is_success else None
+    except ValueError:
+        return None
+
+
+async def _alone(told: Told, remote: Remote, prompt: Fresh) -> tuple[Alone, bool]:
+    """Its answer without a directive. Raises RemoteError."""
+    as_text = False
+    before = counted(await remote.metrics())
+    try:
+        content, _ = await completed(remote, told, prompt.form(as_text=False), _ANSWER_TOKENS)
+    except Refused as refused:
+        if refused.status not in _NOT_TAKEN:
+            raise
+        as_text = True
+        content, _ = await completed(remote, told, prompt.form(as_text=True), _ANSWER_TOKENS)
+    risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
+    usage = _object(content.get("usage"))
+    choices = content.get("choices")
+    choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
+    tokens = usage.get("prompt_tokens")
+    alone = Alone(
+        prompt_tokens=tokens if isinstance(tokens, int) else len(prompt.ids),
+        text=str(choice.get("text") or ""),
+        details=isinstance(usage.get("prompt_tokens_details"), dict),
+        stored_bytes=risen.stored_bytes,
+        pulled_bytes=risen.pulled_bytes,
+        fingerprint=fingerprint(content.get("system_fingerprint")),
+    )
+    return alone, as_text
+
+
+async def _answers_kept(told: Told, remote: Remote, *, as_text: bool) -> bool | None:
+    """Whether more was stored than for a prompt of the same length with a short answer."""
+    alone, block = told.alone, told.facts.block_tokens or _USUAL_BLOCK_TOKENS
+    if alone is None or not alone.stored_bytes:
+        return None
+    prompt = Fresh.of(alone.prompt_tokens).form(as_text=as_text)
+    before = counted(await remote.metrics())
+    await completed(remote, told, prompt, _BLOCKS_ANSWERED * block)
+    risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
+    return None if risen.stored_bytes is None else risen.stored_bytes > alone.stored_bytes
+
+
+async def risen_since(
+    before: Counted, remote: Remote, told: Told, of: Callable[[Counted], float | None]
+) -> Counted:
+    """How far the counters have risen once the one that is looked at has, and stands."""
+
+    async def now() -> Counted:
+        return rise(before, counted(await remote.metrics()), tiering=told.families.tiering)
+
+    return await steady(now, of)
+
+
+async def completed(
+    remote: Remote, told: Told, prompt: Any, max_tokens: int
+) -> tuple[Mapping[str, Any], httpx.Headers]:
+    """A whole answer, decoded, with its headers. Raises RemoteError."""
+    fields = {
+        "model": told.facts.model or "",
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    answer = await remote.post(PATH, json.dumps(fields, separators=(",", ":")).encode(), {})
+    try:
+        content = answer.json()
+    except ValueError:
+        raise NoAnswer(f"{remote.place.url}: an answer that is no JSON") from None
+    return _object(content), answer.headers
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _short(error: RemoteError, peer: Peer) -> str:
+    """Without the URL, which stands beside it."""
+    return str(error).removeprefix(f"{peer.place.url}: ")

@@ -1,0 +1,70 @@
+"""Asks a sidecar's metrics port: its own metrics, and its settings where it has debug endpoints.
+
+Rule: acts; bounded in time and size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from sidecar.doctor.reading import sidecar_told
+from sidecar.doctor.told import SidecarTold
+from sidecar.remote.client import Trust, connected
+from sidecar.remote.errors import RemoteError
+from sidecar.remote.place import Place
+
+# It computes nothing for either answer.
+_WITHIN_S = 5.0
+# The first event has the settings, and at most 200 sources.
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+async def operators_of(place: Place, trust: Trust) -> tuple[SidecarTold | None, str | None]:
+    """What it tells, or why nothing."""
+    try:
+        metrics = await metrics_of(place, trust)
+    except RemoteError as error:
+        return None, str(error)
+    if not metrics:
+        return None, f"{place.url}: has no /metrics"
+    return sidecar_told(metrics, await _hello(place, trust)), None
+
+
+async def metrics_of(place: Place, trust: Trust) -> str:
+    """The text of its `/metrics`. Raises RemoteError."""
+    async with connected(place, trust, timeout_s=_WITHIN_S) as remote:
+        return (await remote.metrics()).decode("utf-8", "replace")
+
+
+async def _hello(place: Place, trust: Trust) -> Any:
+    """The first event of `/debug/events`; None without such endpoints."""
+    verify = trust.verify() if place.scheme == "https" else False
+    try:
+        async with (
+            asyncio.timeout(_WITHIN_S),
+            httpx.AsyncClient(verify=verify, timeout=None, trust_env=False) as client,
+            client.stream("GET", f"{place.url}/debug/events") as response,
+        ):
+            return await _first(response) if response.status_code == 200 else None
+    except (TimeoutError, httpx.HTTPError, OSError):
+        return None
+
+
+async def _first(response: httpx.Response) -> Any:
+    got = b""
+    async for piece in response.aiter_bytes():
+        got += piece
+        head, end, _ = got.partition(b"\n\n")
+        if end:
+            _, _, content = head.partition(b"\ndata:")
+            try:
+                return json.loads(content)
+            except ValueError:
+                return None
+        if len(got) > _MOST_BYTES:
+            return None
+    return None

@@ -1,0 +1,217 @@
+"""Lets peers pull from one another, one pull at a time, and measures each.
+
+Rule: acts; bounded. A source's port is tried right before an engine is told of it, and a consumer whose pull
+hung is told of no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sidecar.debug.reasons import NO_PULL
+from sidecar.doctor.asking import risen_since
+from sidecar.doctor.counted import Counted, counted
+from sidecar.doctor.fronts import directed_port
+from sidecar.doctor.operators import metrics_of
+from sidecar.doctor.order import Fresh, Order
+from sidecar.doctor.ports import port
+from sidecar.doctor.pulls import Pair, Pull, Verdict
+from sidecar.doctor.reading import sidecar_told
+from sidecar.doctor.told import Told
+from sidecar.headers import DATA_PARALLEL_RANK, DEBUG, TOLD_PULL
+from sidecar.remote.client import Remote
+from sidecar.remote.errors import RemoteError
+from sidecar.remote.prompts import NO_PULL as UNDIRECTED
+from sidecar.remote.prompts import Answered, Directive, by_body, by_header
+
+_SOURCE = re.compile(r'source="([^"]*)"')
+_REASON = re.compile(r"reason=([a-z_]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One peer: what it told, and the way to it. as_text: it takes no token ids."""
+
+    told: Told
+    remote: Remote
+    as_text: bool
+
+    @property
+    def name(self) -> str:
+        """Of the peer."""
+        return self.told.name
+
+
+@dataclass(slots=True)
+class Pulling:
+    """The pulls of one round. tokens: of a prompt. tell: what is being done, for whoever watches."""
+
+    order: Order
+    parties: Mapping[str, Party]
+    tokens: int
+    tell: Callable[[str], None]
+    _seeded: dict[str, tuple[Fresh, ...]] = field(default_factory=dict)
+    _hung: set[str] = field(default_factory=set)
+
+    async def pair(self, source_name: str, consumer_name: str) -> Pair:
+        """What becomes of pulls by one peer from another."""
+        source, consumer = self.parties[source_name], self.parties[consumer_name]
+        self.tell(f"{consumer_name} pulls from {source_name}")
+        pair = Pair(source_name, consumer_name)
+        try:
+            in_the_way = await self.in_the_way(source, consumer)
+            if in_the_way is None and source_name not in self._seeded:
+                self._seeded[source_name] = await self._seed(source)
+                in_the_way = await self.in_the_way(source, consumer)  # as it is now
+        except RemoteError as error:
+            return replace(
+                pair, verdict=Verdict.UNREACHABLE, why=f"{source_name} computed no prompt: {error}"
+            )
+        if in_the_way:
+            return replace(pair, verdict=in_the_way[0], why=in_the_way[1])
+        prompts = self._seeded[source_name]
+        first = await self.pull(source, consumer, prompts[0])
+        if not first.came_tokens or await self.in_the_way(source, consumer):
+            return replace(pair, first=first)
+        return replace(pair, first=first, again=await self.pull(source, consumer, prompts[1]))
+
+    async def in_the_way(self, source: Party, consumer: Party) -> tuple[Verdict, str] | None:
+        """Why the consumer must not be told of the source; None when it may."""
+        for party in (source, consumer):
+            if party.told.failure:
+                return Verdict.UNREACHABLE, f"{party.name} gives no answer"
+            if party.told.alone is None:
+                return Verdict.UNTRIED, f"{party.name} gives no completion"
+        if consumer.name in self._hung:
+            return Verdict.UNTRIED, f"a pull of {consumer.name} hangs"
+        if source.told.peer.p2p == consumer.told.peer.p2p:
+            return Verdict.UNTRIED, "both have one P2P address"
+        ours = source.told.peer.p2p
+        for number in {ours.port, directed_port(consumer.told, source.told) or ours.port}:
+            found = await port(ours.with_port(number))
+            if not found.open:
+                return Verdict.UNREACHABLE, (
+                    f"{source.name}'s P2P port {found.endpoint.netloc} is shut, so {consumer.name} was not "
+                    "told of it: one contact with a dead port makes every later pull of vLLM 0.32 hang"
+                )
+        return None
+
+    async def _seed(self, source: Party) -> tuple[Fresh, ...]:
+        """Two prompts that the source has computed and offloaded. Raises RemoteError."""
+        prompts = Fresh.of(self.tokens), Fresh.of(self.tokens)
+        for prompt in prompts:
+            await self.keep(source, prompt)
+        return prompts
+
+    async def keep(self, party: Party, prompt: Fresh) -> Answered:
+        """Have a peer compute a prompt and offload it. Raises RemoteError."""
+        before = counted(await party.remote.metrics())
+        answered = await self.complete(party, prompt, UNDIRECTED)
+        if party.told.families.tiering:
+            await risen_since(before, party.remote, party.told, lambda now: now.stored_bytes)
+            if before.written_bytes is not None:
+                # It follows a step later, and would pass for given to the pull that comes next.
+                await risen_since(before, party.remote, party.told, lambda now: now.written_bytes)
+        return answered
+
+    async def pull(self, source: Party, consumer: Party, prompt: Fresh) -> Pull:
+        """One pull of a prompt that the source has."""
+        return await self.measured(source, consumer, prompt, directive(source, consumer))
+
+    async def measured(self, source: Party, consumer: Party, prompt: Fresh, directive: Directive) -> Pull:
+        """One request at the consumer, and what both engines counted of it."""
+        try:
+            given_before = counted(await source.remote.metrics())
+            before = counted(await consumer.remote.metrics())
+            skips = await self._skips(consumer)
+            async with asyncio.timeout(self.order.timeout_s):
+                answered = await self.complete(consumer, prompt, directive)
+        except TimeoutError:
+            self._hung.add(consumer.name)
+            return Pull(self.tokens - 1, hung_s=self.order.timeout_s)
+        except RemoteError as error:
+            return Pull(self.tokens - 1, failure=str(error))
+        pull = replace(_answer(answered, consumer.told), skipped=_skipped(answered))
+        taken, given = await asyncio.gather(
+            _risen(before, consumer, lambda now: now.pulled_bytes), _risen(given_before, source, _given)
+        )
+        return replace(
+            pull,
+            moved_bytes=taken.pulled_bytes,
+            moved_tokens=taken.pulled_tokens,
+            given_bytes=given.given_bytes,
+            looked_up=None if given.looked_up is None else given.looked_up > 0,
+            skipped=pull.skipped or _more(skips, await self._skips(consumer)),
+        )
+
+    async def complete(self, party: Party, prompt: Fresh, directive: Directive) -> Answered:
+        """One request with an answer of one token. Raises RemoteError."""
+        told = party.told
+        if told.families.ranks > 1:  # a seed and its pull have to meet at one rank's port
+            rank = {DATA_PARALLEL_RANK.decode(): "0"}
+            directive = Directive(directive.fields, {**directive.headers, **rank})
+        as_text = any(one.as_text for one in self.parties.values())
+        return await party.remote.complete(told.facts.model or "", prompt.form(as_text=as_text), directive)
+
+    async def _skips(self, consumer: Party) -> Mapping[str, float]:
+        """Pulls that its sidecar has left out, by reason; none where it does not tell."""
+        place = consumer.told.peer.operators
+        if consumer.told.sidecar is None or place is None:
+            return {}
+        try:
+            return sidecar_told(await metrics_of(place, self.order.trust), None).skipped
+        except RemoteError:
+            return {}
+
+
+def directive(source: Party, consumer: Party) -> Directive:
+    """As the endpoint picker would name the source to a sidecar, or as a sidecar would to its engine."""
+    peer = source.told.peer
+    if not consumer.told.facts.through_sidecar:
+        return by_body(peer.p2p, str(uuid.uuid4()))
+    header = by_header(peer.p2p.with_port(peer.place.endpoint.port))
+    return Directive(header.fields, {**header.headers, DEBUG.decode(): "1"})
+
+
+async def _risen(before: Counted, party: Party, of: Callable[[Counted], float | None]) -> Counted:
+    """How far a peer's counters have risen; nothing is known of one that answers no more."""
+    try:
+        return await risen_since(before, party.remote, party.told, of)
+    except RemoteError:
+        return Counted()
+
+
+def _given(now: Counted) -> float | None:
+    return (now.given_bytes or 0.0) + (now.looked_up or 0.0)
+
+
+def _answer(answered: Answered, told: Told) -> Pull:
+    block = told.facts.block_tokens or 1
+    prefix_tokens = (answered.prompt_tokens - 1) // block * block
+    said = answered.headers.get(TOLD_PULL.decode(), "")
+    found = _SOURCE.search(said) if said.startswith("directed") else None
+    return Pull(
+        prefix_tokens,
+        cached_tokens=answered.cached_tokens,
+        directed=found[1] if found else None,
+        ttft_ms=answered.ttft_ms,
+    )
+
+
+def _skipped(answered: Answered) -> str | None:
+    said = answered.headers.get(TOLD_PULL.decode(), "")
+    found = _REASON.search(said) if said.startswith("skipped") else None
+    return _in_words(found[1]) if found else None
+
+
+def _more(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+    return next((_in_words(name) for name, value in after.items() if value > before.get(name, 0.0)), None)
+
+
+def _in_words(reason: str) -> str:
+    known = {str(one): words for one, words in NO_PULL.items()}
+    return f"{reason}: {known[reason]}" if reason in known else reason
