@@ -6,7 +6,7 @@ Rule: what is not needed for the answer is not imported, so that a wrong flag is
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 from sidecar import __version__
 
@@ -30,6 +30,8 @@ Usage:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (sys.argv's by default, without the program) and return the exit status."""
+    if sys.stderr is None:  # closed by whoever started this: nobody listens, which stops nothing
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the program runs
     match list(sys.argv[1:] if argv is None else argv):
         case ["lab", *rest]:
             from sidecar.lab.cli import main as lab
@@ -71,9 +73,21 @@ def _serve(flags: list[str]) -> int:
         settings = load(flags, os.environ, warn=warnings.append)
     except SettingsError as refused:
         return _refuse([*warnings, *refused.problems])
+    warnings += _unheard(os.environ, tracing=settings.tracing)
     from sidecar.start import serve
 
     return serve(settings, warnings)
+
+
+# What OpenTelemetry's API reads while it is imported, which FastAPI does whether traces are on or not: a name
+# that it cannot load ends the import with a traceback.
+_READ_AT_IMPORT = ("OTEL_PROPAGATORS", "OTEL_PYTHON_CONTEXT")
+
+
+def _unheard(environ: MutableMapping[str, str], *, tracing: bool) -> list[str]:
+    """Take these variables away; what is to be told of them, where traces are on."""
+    told = [name for name in _READ_AT_IMPORT if environ.pop(name, "").strip() and tracing]
+    return [f"{name}: has no effect here, trace context and baggage cross as the W3C has it" for name in told]
 
 
 def _show(text: str) -> int:

@@ -133,19 +133,19 @@ class Exchange:
 
     async def _pass_through(self) -> None:
         """A path that is not routed: the decoder gets it unread."""
-        client, rules = self._client, self._services.rules
-        self._record.route = Route(rules.decoder)
+        client = self._client
+        route = self._record.route = routing.unrouted(client.headers, self._services.rules)
         headers = names.forwarded(client.headers)
         content, upload = await _passed_body(client)
-        leg = Leg(Role.DECODE, rules.decoder, client.method, client.target, headers, content)
+        leg = Leg(Role.DECODE, route.decoder, client.method, client.target, headers, content)
         await self._steps.deliver(Deliver(leg), upload)
 
     async def _tunnel(self) -> None:
         """A WebSocket: the decoder gets the handshake, and then bytes go both ways."""
-        client, decoder = self._client, self._services.rules.decoder
-        self._record.route = Route(decoder)
+        client = self._client
+        route = self._record.route = routing.unrouted(client.headers, self._services.rules)
         headers = names.tunnelled(client.headers)
-        leg = Leg(Role.DECODE, decoder, client.method, client.target, headers, content=b"")
+        leg = Leg(Role.DECODE, route.decoder, client.method, client.target, headers, content=b"")
         await self._services.tunnels.run(client, self._steps.legs.record_of(leg))
 
     def _cancelled(self) -> None:
@@ -171,6 +171,9 @@ class Exchange:
         else:
             headers, content = error.answer(anthropic=anthropic)
             record.status = error.status
+            client.keep_alive = (
+                client.keep_alive and client.received
+            )  # the rest of an upload is not waited for
             client.start(error.status, headers, body_length=len(content))
             client.write(content)
             client.finish()

@@ -142,6 +142,18 @@ def _decided(said: names.Headers, rules: Rules, choose: Callable[[int], int]) ->
     return replace(_read(routing, rules.at(rank), choose), data_parallel=True)
 
 
+def unrouted(headers: RawHeaders, rules: Rules) -> Route:
+    """Where a request on a path that is not routed goes: to the local engine, of the rank a header names.
+
+    Raises BadRequest where it names none.
+    """
+    routing: Routing = {}
+    for name, value in names.routing(headers) if rules.ranks > 1 else ():
+        routing.setdefault(name, []).append(value)
+    rank = _rank(routing, rules)
+    return Route(rules.decoder if rank is None else rules.at(rank).decoder, data_parallel=rank is not None)
+
+
 def permitted(route: Route, allowlist: Allowlist | None) -> Route:
     """The route with what SSRF protection allows of it; all of it when that is off (None).
 

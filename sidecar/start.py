@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -168,7 +169,8 @@ def _refuse(code: int, reason: str) -> int:
 
 def _say(settings: Settings, warnings: Sequence[str]) -> None:
     """The start line, and what an operator should know from the first line on (contract section 1)."""
-    sys.stderr.write(start_line(settings, __version__) + "\n")
+    with suppress(OSError):  # a log that cannot be written stops nothing (logs.Lines)
+        sys.stderr.write(start_line(settings, __version__) + "\n")
     for warning in warnings:
         logger.warning("%s", warning)
     if not protects(settings):

@@ -141,4 +141,6 @@ async def test_a_body_may_take_its_time_but_not_stand_still(path: str, length: i
             refused = await read_answer(reader)
             assert (refused.status, refused.json["type"]) == (408, "RequestTimeout")
             assert refused.json["message"] == "nothing more of the request body came within 0.2 s"
+            assert refused.all("connection") == ["close"]
+            assert await reader.read() == b""
         assert (await sidecar.post()).status == 200  # its place is free

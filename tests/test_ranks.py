@@ -83,11 +83,24 @@ async def test_on_the_base_port_a_header_picks_the_rank_and_goes_no_further(tmp_
         assert counts(engines) == [1, 2]
 
 
+async def test_so_it_does_on_a_path_that_is_not_routed(tmp_path: Path) -> None:
+    async with ranks(tmp_path) as (sidecar, engines):
+        header = (DATA_PARALLEL, f"{POD_IP}:{sidecar.port + 1}")
+        assert (await ask(sidecar.port, post("/v1/embeddings", headers=[header]))).status == 200
+        assert counts(engines) == [0, 1]
+        assert engines[1].last.all(DATA_PARALLEL) == []
+        assert (await ask(sidecar.port, post("/v1/embeddings"))).status == 200
+        assert counts(engines) == [1, 1]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
 @pytest.mark.parametrize("value", ["{ip}:{beyond}", "10.9.8.7:{base}", "{ip}"])
-async def test_a_header_that_names_no_rank_is_400_and_asks_no_engine(tmp_path: Path, value: str) -> None:
+async def test_a_header_that_names_no_rank_is_400_and_asks_no_engine(
+    tmp_path: Path, value: str, path: str
+) -> None:
     async with ranks(tmp_path) as (sidecar, engines):
         text = value.format(ip=POD_IP, base=sidecar.port, beyond=sidecar.port + 2)
-        answer = await ask(sidecar.port, post(headers=[(DATA_PARALLEL, text)]))
+        answer = await ask(sidecar.port, post(path, headers=[(DATA_PARALLEL, text)]))
         assert (answer.status, answer.all("x-sidecar-error")) == (400, ["400"])
         assert answer.json["message"].startswith(f"header {DATA_PARALLEL}: ")
         assert counts(engines) == [0, 0]

@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from sidecar.server.tls import serving_context
 from tests.commands import command, listens
 from tests.engines import Answer, Got, complete, scripted
 from tests.serving import BODY, CHAT, post, read_answer
+from tests.test_answers import closed_port
+from tests.test_metrics_port import ask
 
 SECRETS = ("s3cret-prompt", "s3cret-answer", "s3cret-bearer", "s3cret-cookie", "s3cret-query")
 
@@ -120,6 +123,42 @@ async def test_a_wrong_variable_of_tracing_is_said_in_one_line(tmp_path: Path) -
     async with command(tmp_path, 1, "--tracing", ready=False, environ=environ) as sidecar:
         assert await sidecar.ended() == 2
         assert re.fullmatch(r"sidecar: .*OTEL_TRACES_EXPORTER.*carrier-pigeon.*\n", sidecar.log)
+
+
+@pytest.mark.parametrize("flags", [(), ("--tracing",)], ids=["no traces", "traces"])
+async def test_what_every_pod_is_told_of_propagation_stops_no_start(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    environ = {
+        "OTEL_PROPAGATORS": "tracecontext,baggage,b3",
+        "OTEL_PYTHON_CONTEXT": "theirs",
+        "OTEL_TRACES_EXPORTER": "none",
+    }
+    async with scripted() as engine, command(tmp_path, engine.port, *flags, environ=environ) as sidecar:
+        assert (await ask(sidecar.port, post())).status == 200
+        assert "Traceback" not in sidecar.log
+        told = [
+            name
+            for name in ("OTEL_PROPAGATORS", "OTEL_PYTHON_CONTEXT")
+            if f"{name}: has no effect" in sidecar.log
+        ]
+        assert told == (["OTEL_PROPAGATORS", "OTEL_PYTHON_CONTEXT"] if flags else [])
+
+
+@pytest.mark.parametrize("redirected", ["2>/dev/full", "2>&-"])
+async def test_a_log_that_cannot_be_written_stops_nothing(redirected: str) -> None:
+    async with scripted() as engine:
+        port = closed_port()
+        flags = f"--port={port} --model-server-port={engine.port} --secure-serving=false"
+        process = await asyncio.create_subprocess_shell(
+            f"exec {shlex.quote(sys.executable)} -m sidecar {flags} {redirected}"
+        )
+        async with asyncio.timeout(20):
+            while not await listens(port):
+                await asyncio.sleep(0.05)
+        assert (await ask(port, post())).status == 200
+        process.terminate()
+        assert await process.wait() == 0
 
 
 async def test_nothing_secret_is_logged_or_traced(tmp_path: Path) -> None:

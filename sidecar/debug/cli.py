@@ -135,6 +135,7 @@ def _place(where: str) -> tuple[str, bytes]:
         raise ValueError(f"{where!r}: neither a URL with a path nor a path, such as /v1/chat/completions")
     if parts.scheme and (parts.scheme not in ("http", "https") or not parts.netloc):
         raise ValueError(f"{where!r}: not an http or https URL")
+    _ = parts.port  # raises ValueError for one that there is not
     base = f"{parts.scheme}://{parts.netloc}" if parts.scheme else ""
     query = f"?{parts.query}" if parts.query else ""
     return base, (parts.path + query).encode()

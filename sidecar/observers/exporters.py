@@ -38,6 +38,7 @@ def tracer_provider(environ: Mapping[str, str], version: str) -> TracerProvider:
     environ: the process environment; samplers, limits, batches and collectors are read from it by the SDK and
     the exporters themselves. Raises TracingSettingError.
     """
+    _quiet(logging.getLogger("opentelemetry"))  # first: it complains of variables while it is made
     try:
         provider = TracerProvider(resource=_resource(environ, version), shutdown_on_exit=False)
         if not _is_true(environ, "OTEL_SDK_DISABLED"):
@@ -46,8 +47,8 @@ def tracer_provider(environ: Mapping[str, str], version: str) -> TracerProvider:
     except TracingSettingError:
         raise
     except Exception as error:  # the SDK and its exporters refuse values with exceptions of several kinds
-        raise TracingSettingError(f"--tracing: an OTEL_* variable cannot be used: {error}") from None
-    _quiet(logging.getLogger("opentelemetry"))
+        reason = str(error) or type(error).__name__
+        raise TracingSettingError(f"--tracing: an OTEL_* variable cannot be used: {reason}") from None
     return provider
 
 

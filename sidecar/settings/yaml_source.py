@@ -65,6 +65,8 @@ def _compose(text: str) -> "list[tuple[yaml.Node, yaml.Node]]":
         raise ValueError(f"is not YAML: {problem.problem}{where}") from None
     except yaml.YAMLError as problem:
         raise ValueError(f"is not YAML: {' '.join(str(problem).split())}") from None
+    except RecursionError:
+        raise ValueError("is not YAML that can be read: nested too deeply") from None
     if root is None or (isinstance(root, yaml.ScalarNode) and root.tag == _NULL):
         return []
     if not isinstance(root, yaml.MappingNode):

@@ -99,6 +99,7 @@ def test_a_port_that_nobody_has_is_named(capsys: pytest.CaptureFixture[str]) -> 
             "'completions': neither a URL with a path nor a path, such as /v1/chat/completions",
         ),
         (["ftp://h/v1/completions"], "'ftp://h/v1/completions': not an http or https URL"),
+        (["http://h:99999/v1/completions"], "Port out of range 0-65535"),
         (["/v1/completions", "-H", "broken"], "-H: 'broken' is not 'name: value'"),
         (["/v1/completions", "--", "--port=0"], "--port: '0' is not a port (1 to 65535)"),
         (

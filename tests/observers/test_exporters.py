@@ -187,6 +187,18 @@ def test_complaints_of_the_library_lose_their_tracebacks(caplog: pytest.LogCaptu
     ]
 
 
+def test_complaints_about_variables_lose_them_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "abc")
+    tracer_provider({"OTEL_TRACES_EXPORTER": "console"}, "1.2.3").shutdown()
+    assert [entry.getMessage() for entry in caplog.records] == [
+        "tracing: Unable to parse value for OTEL_BSP_SCHEDULE_DELAY as integer. "
+        "Defaulting to 5000. (ValueError)"
+    ]
+    assert caplog.records[0].exc_info is None
+
+
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

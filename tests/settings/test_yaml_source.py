@@ -100,6 +100,7 @@ def test_an_empty_document_sets_nothing(yaml: str) -> None:
             "--configuration: is not YAML: unacceptable character #x0007: special characters are not "
             'allowed in "<unicode string>", position 3',
         ),
+        ("a: " + "[" * 5000, "--configuration: is not YAML that can be read: nested too deeply"),
         ("<<: {port: 1}", "--configuration: unknown key '<<'"),
         (
             "secure-proxy: true\nsecure-serving: false",
