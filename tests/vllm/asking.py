@@ -114,6 +114,11 @@ def pulled_tokens(prompt_tokens: int) -> int:
     return (prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 
 
+def handed_tokens(prompt_tokens: int) -> int:
+    """How much of a prompt a P2P prefiller hands over: whole blocks, the last one too (seen on vLLM 0.32)."""
+    return prompt_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+
+
 def _choice_text(event: Any, *path: str) -> str:
     choices = event.get("choices") or [{}]
     value: Any = choices[0]

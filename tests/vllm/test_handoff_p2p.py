@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vllm.asking import APIS, every_api, fresh_ids, post, pulled_tokens
+from tests.vllm.asking import APIS, every_api, fresh_ids, handed_tokens, post
 from tests.vllm.counters import COMPUTED_TOKENS, P2P_READ_BYTES, Risen
 from tests.vllm.engines import KV_BYTES_PER_TOKEN
 from tests.vllm.figures import Figures
@@ -26,7 +26,7 @@ def test_the_decoder_fetches_what_the_prefiller_computed(
     answer = post(d.url, api.path, body, {PREFILLER: p.netloc})
 
     usage = api.usage_of(answer)
-    expected = pulled_tokens(usage.prompt_tokens)
+    expected = handed_tokens(usage.prompt_tokens)
     moved = at_d.settled(P2P_READ_BYTES, expected * KV_BYTES_PER_TOKEN)
     figures.note(status=answer.status, usage=usage, p=at_p.all(), d=at_d.all())
     assert answer.status == 200
