@@ -24,7 +24,7 @@ demo: $(STAMP) ## Two engines, two sidecars: watch a prefix being pulled (KEEP=1
 test: $(STAMP) ## All tests but real engines and benchmarks
 	$(BIN)/python -m pytest
 
-test-vllm: $(STAMP) ## The scenarios on real vLLM engines (CPU): installs vLLM once, then 7 to 9 minutes
+test-vllm: $(STAMP) ## The scenarios on real vLLM engines (CPU): installs vLLM once, then 10 to 12 minutes
 	$(BIN)/python -m tests.vllm
 
 test-extremes: $(STAMP) ## The extremes in full size: 2,000 streams, 200 MB to slow readers, a minute's trickle
