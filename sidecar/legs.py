@@ -1,4 +1,4 @@
-"""Sends the legs of one exchange whose whole answers a plan asks for.
+"""Sends the legs of one exchange whose whole answers a plan asks for, and those that run beside it.
 
 Rule: acts. The first of several that fails ends the others; one that hangs in its pull is sent again without
 it.
@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ from sidecar.errors import LegFailed
 from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.plan import Leg, Reply
 from sidecar.replies import Key, key_of
-from sidecar.rescue import Stalled, unpulled
+from sidecar.rescue import Rescuer, Stalled, unpulled
 from sidecar.services import Services
+from sidecar.started import StartedLeg
 
 if TYPE_CHECKING:
     from sidecar.server.client import Client
@@ -52,14 +54,34 @@ class Legs:
 
     async def _one(self, leg: Leg) -> Reply:
         """One leg; again without its pull, if that hangs."""
-        rescuer, record = self._services.rescuer, self.record_of(leg)
+        upstream, rescuer, record = self._services.upstream, self._services.rescuer, self.record_of(leg)
         if leg.pull is None or rescuer is None:
-            return await self._services.upstream.ask(record)
-        try:
-            with rescuer.watch(record, self._client.task):
-                return await self._services.upstream.ask(record)
-        except Stalled:
-            return await self._one(unpulled(leg))
+            return await upstream.ask(record)
+        with suppress(Stalled), rescuer.watch(record, self._client.task):
+            return await upstream.ask(record)
+        return await self._one(unpulled(leg))
+
+    def start(self, leg: Leg) -> StartedLeg:
+        """Send a leg that runs beside the exchange."""
+        rescuer, record = self._services.rescuer, self._record_beside(leg)
+        if leg.pull is None or rescuer is None:
+            return self._services.started.start(leg, self._services.upstream.complete(record))
+        return self._services.started.start(leg, self._beside(record, rescuer))
+
+    def _record_beside(self, leg: Leg) -> LegRecord:
+        record = self.record_of(leg)
+        record.started = True
+        return record
+
+    async def _beside(self, record: LegRecord, rescuer: Rescuer) -> Reply:
+        """A started leg that pulls; once more without its pull, in what is left of its time, if that hangs."""
+        leg, upstream = record.leg, self._services.upstream
+        with suppress(Stalled), rescuer.watch(record, asyncio.current_task()):
+            return await upstream.complete(record)
+        if self._record.ended_s is not None:  # nobody is left whom another answer could help
+            raise LegFailed(leg, f"the {leg.role} engine hung in its pull, and its exchange is over")
+        again = self._record_beside(unpulled(leg))
+        return await upstream.complete(again, spent_s=again.started_s - record.started_s)
 
     async def remembered(self, leg: Leg, cache_s: float) -> Reply:
         """An answer from the cache, or a fresh one that goes there."""

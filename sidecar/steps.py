@@ -140,10 +140,7 @@ class Steps:
             case Ask():
                 return await self._answers(step)
             case Start(leg):
-                record = self.legs.record_of(leg)
-                record.started = True
-                sending = self._services.upstream.complete(record)
-                self._started.append(self._services.started.start(leg, sending))
+                self._started.append(self.legs.start(leg))
                 return []
             case Offer():
                 return await self._offer(step)
@@ -188,7 +185,8 @@ class Steps:
             async with Beside(self._started):
                 await self.deliver(deliver)
         except LegFailed as failed:
-            started = any(leg.leg is failed.leg for leg in self._started)
+            # By its failure: a leg that was sent again is another one.
+            started = any(leg.failure is failed for leg in self._started)
             if not (started and failed.retryable and deliver.otherwise) or self._client.started:
                 raise
             self._started = [leg for leg in self._started if leg.failure is None]
