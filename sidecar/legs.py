@@ -16,6 +16,7 @@ from sidecar.observers import ExchangeRecord, LegRecord
 from sidecar.plan import Leg, Reply
 from sidecar.replies import Key, key_of
 from sidecar.rescue import Rescuer, Stalled, unpulled
+from sidecar.routing import NoPull
 from sidecar.services import Services
 from sidecar.started import StartedLeg
 
@@ -40,6 +41,19 @@ class Legs:
         self._record.legs.append(record)
         return record
 
+    def admits(self, leg: Leg, rescuer: Rescuer) -> bool:
+        """Whether a leg that pulls may do so now, as it is sent: its engine's pulls may be suspended.
+
+        Mostly that was settled before. But the engine may have been paused since, by this very exchange, or
+        the leg goes to another one than the route said, as where the local engine stands in for a prefiller.
+        """
+        if rescuer.pauses.admits(leg.target, self._record):
+            return True
+        route = self._record.route
+        if route is not None and all(sent.leg.pull is None for sent in self._record.legs):
+            self._record.route = route.without_source(NoPull.SUSPENDED)
+        return False
+
     async def ask(self, legs: tuple[Leg, ...]) -> list[Reply]:
         """All legs at once; the first that fails ends the others."""
         upstream = self._services.upstream
@@ -54,19 +68,23 @@ class Legs:
 
     async def _one(self, leg: Leg) -> Reply:
         """One leg; again without its pull, if that hangs."""
-        upstream, rescuer, record = self._services.upstream, self._services.rescuer, self.record_of(leg)
+        upstream, rescuer = self._services.upstream, self._services.rescuer
         if leg.pull is None or rescuer is None:
-            return await upstream.ask(record)
-        with suppress(Stalled), rescuer.watch(record, self._client.task):
-            return await upstream.ask(record)
+            return await upstream.ask(self.record_of(leg))
+        if self.admits(leg, rescuer):
+            record = self.record_of(leg)
+            with suppress(Stalled), rescuer.watch(record, self._client.task):
+                return await upstream.ask(record)
         return await self._one(unpulled(leg))
 
     def start(self, leg: Leg) -> StartedLeg:
         """Send a leg that runs beside the exchange."""
-        rescuer, record = self._services.rescuer, self._record_beside(leg)
+        started, rescuer = self._services.started, self._services.rescuer
         if leg.pull is None or rescuer is None:
-            return self._services.started.start(leg, self._services.upstream.complete(record))
-        return self._services.started.start(leg, self._beside(record, rescuer))
+            return started.start(leg, self._services.upstream.complete(self._record_beside(leg)))
+        if self.admits(leg, rescuer):
+            return started.start(leg, self._beside(self._record_beside(leg), rescuer))
+        return self.start(unpulled(leg))
 
     def _record_beside(self, leg: Leg) -> LegRecord:
         record = self.record_of(leg)
@@ -74,7 +92,7 @@ class Legs:
         return record
 
     async def _beside(self, record: LegRecord, rescuer: Rescuer) -> Reply:
-        """A started leg that pulls; once more without its pull, in what is left of its time, if that hangs."""
+        """A started leg that pulls; again without that, in what is left of its time, if it hangs."""
         leg, upstream = record.leg, self._services.upstream
         with suppress(Stalled), rescuer.watch(record, asyncio.current_task()):
             return await upstream.complete(record)

@@ -12,13 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from sidecar import rescue
-from sidecar.counters import UNCOUNTED
-from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
 from sidecar.kvparams import without_source
 from sidecar.observers import Observer, PullRecord
-from sidecar.plan import Role
-from sidecar.rescue import Rescuer
 from tests.engines import COMPLETION, Answer, Got, ScriptedEngine, complete, prefilled, scripted
 from tests.serving import PREFILLER, SOURCE, Served, post, read_answer, serving
 
@@ -223,29 +219,6 @@ async def test_with_zero_a_pull_may_hang_for_ever() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(read_answer(reader), 0.6)
         assert len(posted(decoder)) == 1
-
-
-def test_one_pull_at_a_time_is_tried_and_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(rescue, "monotonic", lambda: now_s)
-    rescuer = Rescuer(10.0, _never, UNCOUNTED)
-    engine = Endpoint("localhost", 8200)
-    assert not rescuer.suspended(engine)
-    rescuer.pause(engine)
-    assert (rescuer.suspended(engine), rescuer.suspended(Endpoint("10.0.0.3", 8000))) == (True, False)
-    now_s += 30.0
-    assert [rescuer.suspended(engine), rescuer.suspended(engine)] == [False, True]
-    rescuer.pause(engine)
-    now_s += 59.9
-    assert rescuer.suspended(engine)
-    now_s += 0.2
-    assert not rescuer.suspended(engine)
-    rescuer.answered(engine)
-    assert (rescuer.suspended(engine), rescuer.paused) == (False, 0)
-
-
-async def _never(role: Role, target: Endpoint) -> bytes:
-    raise OSError
 
 
 @pytest.mark.parametrize(
