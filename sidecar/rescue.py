@@ -95,7 +95,9 @@ class Rescuer:
                 self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
             del self._waiting[first]
-            if first.record.first_byte_s is None:
+            if _refused_since(first.record, now_s - self.after_s):
+                first.again()  # the attempt that waits now has not waited that long
+            elif first.record.first_byte_s is None:
                 self._consider(first)
 
     def _consider(self, watched: Watched) -> None:
@@ -179,6 +181,11 @@ def unpulled(leg: Leg) -> Leg:
     """The same leg without its directive to pull."""
     assert leg.content is not None
     return replace(leg, content=without_source(leg.content), pull=None)
+
+
+def _refused_since(record: LegRecord, since_s: float) -> bool:
+    """Whether an earlier attempt at the leg was answered after that moment."""
+    return record.attempts > 1 and record.head_s is not None and record.head_s > since_s
 
 
 def must_have_begun(record: LegRecord) -> bool:

@@ -124,6 +124,7 @@ class Upstream:
                 spent = record.leg.reads is not None and not isinstance(failed, EngineUnreachable)
                 if spent or not failed.retryable or record.attempts > most:
                     raise
+                record.first_byte_s = None  # it was the refusal's
             await asyncio.sleep(self._retries.backoff_s)
 
 

@@ -117,6 +117,31 @@ async def test_a_prefill_leg_whose_pull_hangs_is_sent_again_with_its_own_params(
         assert len(posted(decoder)) == 1
 
 
+async def test_a_prefill_leg_whose_second_attempt_hangs_is_rescued_after_as_long_a_wait() -> None:
+    async def prefill(got: Got, answer: Answer) -> None:
+        if got.target == "/metrics":
+            await answer.json({}, 404)
+        elif len(posted(prefiller)) == 1:
+            await asyncio.sleep(0.3)
+            await answer.json({"busy": True}, 503)
+        elif b"remote_kv_source" in got.body:
+            await asyncio.sleep(30)
+        else:
+            await prefilled(got, answer)
+
+    retries = ("--pull-rescue-after=400ms", "--prefill-max-retries=1", "--prefill-retry-backoff=1ms")
+    async with (
+        scripted(complete) as decoder,
+        scripted(prefill) as prefiller,
+        serving(decoder.port, *FLAGS, *retries) as sidecar,
+    ):
+        answer = await sidecar.post("/v1/completions", WHOLE, [*PULL, (PREFILLER, prefiller.netloc)])
+        assert answer.status == 200
+        _, hung, again = posted(prefiller)
+        assert (b"remote_kv_source" in hung.body, b"remote_kv_source" in again.body) == (True, False)
+        assert 0.35 < again.came_s - hung.came_s < 5
+
+
 FETCHING = b'vllm:num_requests_kv_fetch_by_stage{engine="0",stage="in_progress"} 1\n'
 # As a hung pull shows on vLLM 0.32.
 DEFERRED = (

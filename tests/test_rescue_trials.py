@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from sidecar import rescue
-from tests.engines import COMPLETION, Answer, Got, ScriptedEngine
+from sidecar.call import Call
+from sidecar.connectors import CONNECTORS, Connector, Options
+from sidecar.plan import Ask, Deliver, Leg, Plan, Start
+from sidecar.routing import Route
+from tests.engines import COMPLETION, Answer, Got, ScriptedEngine, prefilled, scripted
 from tests.serving import PREFILLER, SOURCE
 from tests.test_fallback import refusing_port
 from tests.test_rescue import EVENTS, PULL, STREAM, WHOLE, Wedged, before, posted
@@ -158,3 +163,39 @@ async def test_a_source_that_gives_nothing_keeps_its_trial_while_the_engine_is_p
         for _ in range(2):
             await sidecar.post("/v1/completions", WHOLE, PULL)
         assert directed(decoder)[4:] == [True, False]
+
+
+def asked(leg: Leg, otherwise: Leg) -> Plan:
+    yield Ask((leg,))
+    return Deliver(otherwise)
+
+
+def started(leg: Leg, otherwise: Leg) -> Plan:
+    yield Start(leg)
+    return Deliver(otherwise, after_started=True)
+
+
+def delivered(leg: Leg, otherwise: Leg) -> Plan:
+    yield from ()
+    return Deliver(leg)
+
+
+@pytest.mark.parametrize("sent", [asked, started, delivered])
+async def test_a_pull_is_left_out_where_its_engine_is_found_suspended_as_the_leg_is_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: Callable[[Leg, Leg], Plan]
+) -> None:
+    def plan(call: Call, route: Route, options: Options) -> Plan:
+        assert route.prefiller is not None
+        yield Ask((call.prefill(route.prefiller, {}, None),))
+        return (yield from sent(call.decode(route.decoder, route.source), call.decode(route.decoder, None)))
+
+    monkeypatch.setattr(rescue, "FIRST_PAUSE_S", 30.0)
+    monkeypatch.setitem(CONNECTORS, "offloading", Connector(plan, pulls=True))
+    caplog.set_level(logging.INFO, "sidecar.exchange")
+    async with before(Wedged()) as (sidecar, decoder), scripted(prefilled) as prefiller:
+        await sidecar.post("/v1/completions", STREAM, PULL)
+        answer = await sidecar.post("/v1/completions", WHOLE, [*PULL, (PREFILLER, prefiller.netloc)])
+        assert (answer.status, answer.json) == (200, COMPLETION)
+        assert directed(decoder) == [True, False, False] + [False] * (sent is not delivered)
+    lines = [entry.__dict__["fields"] for entry in caplog.records if entry.getMessage() == "exchange"]
+    assert lines[1]["reason"] == "pulls_suspended"
