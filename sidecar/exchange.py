@@ -129,7 +129,8 @@ class Exchange:
             return NoPull.UNREACHABLE
         if services.yields.suspended(p2p):
             return NoPull.SILENT
-        return NoPull.SUSPENDED if services.rescuer and services.rescuer.suspended(engine) else None
+        rescuer = services.rescuer
+        return NoPull.SUSPENDED if rescuer and rescuer.pauses.suspended(engine) else None
 
     async def _pass_through(self) -> None:
         """A path that is not routed: the decoder gets it unread."""

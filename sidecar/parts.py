@@ -82,7 +82,7 @@ def build(
     sources = _sources(settings, scraper, _contactable(protection, guard), told)
     verifier = _verifier(settings, scraper, decides.rules, sources.pull if sources else told.pull)
     # Entered first: others find a leg's pull in its record.
-    observers = Observers([OfPulls([verifier, *([sources] if sources else [])]), *watchers])
+    observers = Observers([OfPulls([verifier, yields, *([sources] if sources else [])]), *watchers])
     hosts = MoRIIOHosts(decides.planner.options, _lookup_times(settings), resolver, counters)
     return Services(
         rules=decides.rules,

@@ -58,7 +58,8 @@ async def unread(record: LegRecord, response: httpx.Response) -> Reply:
     if not response.is_success:
         raise _refused(record, response, await _read_whole(response, record))
     async for _ in response.stream:  # type: ignore[union-attr]
-        pass
+        if record.first_byte_s is None:
+            record.first_byte_s = monotonic()
     return Reply(*_head_of(response), b"", Body({}))
 
 

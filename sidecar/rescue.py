@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 
@@ -22,6 +22,7 @@ from sidecar.counters import Counters, Event
 from sidecar.endpoint import Endpoint
 from sidecar.kvparams import without_source
 from sidecar.observers import LegRecord
+from sidecar.pauses import Pauses
 from sidecar.plan import Leg, Role
 
 logger = logging.getLogger("sidecar.pulls")
@@ -32,34 +33,24 @@ Scrape = Callable[[Role, Endpoint], Awaitable[bytes]]
 # (seen on vLLM 0.32), and a restart takes minutes.
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 600.0
-# Engines whose pulls are suspended: the decoder, and prefillers. The bound is for made-up headers.
-MAX_ENGINES = 256
 
 
 class Stalled(Exception):
     """A leg that pulls had no byte of an answer in time, and was cancelled."""
 
 
-@dataclass(slots=True)
-class _Pause:
-    """An engine whose pulls hang. until_s: no pull before. trying_since_s: when the one under trial began."""
-
-    length_s: float
-    until_s: float
-    trying_since_s: float | None = None
-
-
 class Rescuer:
     """`--pull-rescue-after`; enter it for as long as the sidecar serves.
 
     after_s: how long a leg that pulls may be without a byte of its answer. scrape: gets an engine's /metrics.
+    pauses: the engines whose pulls are suspended.
     """
 
     def __init__(self, after_s: float, scrape: Scrape, counters: Counters) -> None:
         self.after_s = after_s
+        self.pauses = Pauses(after_s, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         self._scrape = scrape
         self._counters = counters
-        self._paused: dict[Endpoint, _Pause] = {}
         self._group = asyncio.TaskGroup()
         self._stack = AsyncExitStack()
         self._considering: set[asyncio.Task[None]] = set()
@@ -79,23 +70,6 @@ class Rescuer:
         for task in self._considering:
             task.cancel()
         await self._stack.aclose()
-
-    @property
-    def paused(self) -> int:
-        """How many engines' pulls are suspended."""
-        return len(self._paused)
-
-    def suspended(self, engine: Endpoint) -> bool:
-        """Whether this engine is not to be made to pull now; else this pull is the one that is tried."""
-        pause = self._paused.get(engine)
-        if pause is None:
-            return False
-        now_s = monotonic()
-        trying = pause.trying_since_s is not None and now_s - pause.trying_since_s < 2 * self.after_s
-        if now_s < pause.until_s or trying:
-            return True
-        pause.trying_since_s = now_s
-        return False
 
     def watch(self, record: LegRecord, task: asyncio.Task[None] | None) -> Watched:
         """Watch one leg that pulls, sent by this task, as a context manager. Its exit raises Stalled."""
@@ -121,14 +95,10 @@ class Rescuer:
                 self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
                 return
             del self._waiting[first]
-            if first.record.first_byte_s is None:
+            if _refused_since(first.record, now_s - self.after_s):
+                first.again()  # the attempt that waits now has not waited that long
+            elif first.record.first_byte_s is None:
                 self._consider(first)
-
-    def answered(self, engine: Endpoint) -> None:
-        """A leg that pulled got its answer: the engine's P2P plane works."""
-        if engine in self._paused:
-            del self._paused[engine]
-            logger.info("pulls of %s are answered again", engine.netloc)
 
     def _consider(self, watched: Watched) -> None:
         """Its time is over: look at the engine, then decide."""
@@ -149,19 +119,14 @@ class Rescuer:
         else:
             watched.interrupt()
 
-    def pause(self, engine: Endpoint) -> None:
-        """A pull of this engine hung: leave its pulls out for a while."""
+    def pause(self, record: LegRecord) -> None:
+        """This leg's pull hung: leave its engine's pulls out for a while."""
         self._counters.add(Event.PULL_RESCUED)
-        before = self._paused.pop(engine, None)
-        length_s = min(before.length_s * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-        if len(self._paused) >= MAX_ENGINES:
-            del self._paused[next(iter(self._paused))]
-        self._paused[engine] = _Pause(length_s, monotonic() + length_s)
-        if before is None:
+        if self.pauses.begin(record):
             logger.warning(
                 "a pull of %s hung for %g s and was left out: its P2P plane does not answer and needs a "
                 "restart of the engine; until then its pulls are suspended, and one is tried now and then",
-                engine.netloc,
+                record.leg.target.netloc,
                 self.after_s,
             )
 
@@ -192,14 +157,11 @@ class Watched:
         assert self._task is not None
         self._over = True
         self._rescuer.leave(self)
-        target = self.record.leg.target
-        if not self._interrupted:
-            if self.record.first_byte_s is not None:
-                self._rescuer.answered(target)
-            return
-        if self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
-            self._rescuer.pause(target)
+        mine = self._interrupted and self._task.uncancel() <= self._cancelling
+        if mine and isinstance(error, asyncio.CancelledError):
+            self._rescuer.pause(self.record)
             raise Stalled from None
+        self._rescuer.pauses.ended(self.record)
 
     def again(self) -> None:
         """Look once more, after as long a time."""
@@ -219,6 +181,11 @@ def unpulled(leg: Leg) -> Leg:
     """The same leg without its directive to pull."""
     assert leg.content is not None
     return replace(leg, content=without_source(leg.content), pull=None)
+
+
+def _refused_since(record: LegRecord, since_s: float) -> bool:
+    """Whether an earlier attempt at the leg was answered after that moment."""
+    return record.attempts > 1 and record.head_s is not None and record.head_s > since_s
 
 
 def must_have_begun(record: LegRecord) -> bool:

@@ -7,6 +7,7 @@ has a byte; what the plan lets through ends the exchange.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -70,15 +71,15 @@ class Steps:
     async def deliver(self, deliver: Deliver, upload: Upload | None = None) -> None:
         """Send the leg that answers the client, without its pull if that hangs, and relay its answer."""
         leg, rescuer = deliver.leg, self._services.rescuer
-        record = self.legs.record_of(leg)
         if leg.pull is None or rescuer is None:
-            await self._deliver(deliver, record, upload)
+            await self._deliver(deliver, self.legs.record_of(leg), upload)
             return
-        try:
-            with rescuer.watch(record, self._client.task):
+        if self.legs.admits(leg, rescuer):
+            record = self.legs.record_of(leg)
+            with suppress(Stalled), rescuer.watch(record, self._client.task):
                 await self._deliver(deliver, record, upload)
-        except Stalled:
-            await self.deliver(replace(deliver, leg=unpulled(leg)))
+                return
+        await self.deliver(replace(deliver, leg=unpulled(leg)))
 
     async def _deliver(self, deliver: Deliver, record: LegRecord, upload: Upload | None) -> None:
         self._record.handoff_lost = deliver.handoff_lost
@@ -140,10 +141,7 @@ class Steps:
             case Ask():
                 return await self._answers(step)
             case Start(leg):
-                record = self.legs.record_of(leg)
-                record.started = True
-                sending = self._services.upstream.complete(record)
-                self._started.append(self._services.started.start(leg, sending))
+                self._started.append(self.legs.start(leg))
                 return []
             case Offer():
                 return await self._offer(step)
@@ -188,7 +186,8 @@ class Steps:
             async with Beside(self._started):
                 await self.deliver(deliver)
         except LegFailed as failed:
-            started = any(leg.leg is failed.leg for leg in self._started)
+            # By its failure: a leg that was sent again is another one.
+            started = any(leg.failure is failed for leg in self._started)
             if not (started and failed.retryable and deliver.otherwise) or self._client.started:
                 raise
             self._started = [leg for leg in self._started if leg.failure is None]

@@ -87,22 +87,26 @@ class Upstream:
 
         Raises LegRefused, EngineUnreachable, EngineSilent, EngineDied or UnusableAnswer.
         """
-        return await self._until_answered(record, parsed)
+        return await self._until_answered(record, parsed, 0.0)
 
-    async def complete(self, record: LegRecord) -> Reply:
-        """The same for a leg whose 2xx answer nobody reads, of whatever kind: it has no content."""
-        return await self._until_answered(record, unread)
+    async def complete(self, record: LegRecord, *, spent_s: float = 0.0) -> Reply:
+        """The same for a leg whose 2xx answer nobody reads, of whatever kind: it has no content.
 
-    async def _until_answered(self, record: LegRecord, read: Reading) -> Reply:
+        spent_s: how many seconds of the leg's time are over, where it was sent before.
+        """
+        return await self._until_answered(record, unread, spent_s)
+
+    async def _until_answered(self, record: LegRecord, read: Reading, spent_s: float) -> Reply:
         with self._observers.leg(record):
             try:
-                return await self._retried(record, read)
+                return await self._retried(record, read, spent_s)
             finally:
                 record.ended_s = monotonic()
 
-    async def _retried(self, record: LegRecord, read: Reading) -> Reply:
+    async def _retried(self, record: LegRecord, read: Reading, spent_s: float) -> Reply:
+        timeout_s = record.leg.timeout_s
         try:
-            async with asyncio.timeout(record.leg.timeout_s):
+            async with asyncio.timeout(None if timeout_s is None else timeout_s - spent_s):
                 return await self._attempts(record, read)
         except TimeoutError:
             failed = silent(record.leg)
@@ -120,6 +124,7 @@ class Upstream:
                 spent = record.leg.reads is not None and not isinstance(failed, EngineUnreachable)
                 if spent or not failed.retryable or record.attempts > most:
                     raise
+                record.first_byte_s = None  # it was the refusal's
             await asyncio.sleep(self._retries.backoff_s)
 
 

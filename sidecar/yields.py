@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
 from sidecar.giving import Says
-from sidecar.observers import Observer, PullRecord
+from sidecar.observers import LegRecord, Observer, PullRecord, Watch
 
 logger = logging.getLogger("sidecar.pulls")
 
@@ -30,6 +31,7 @@ CAUSES = (
     "the blocks; compare vllm:cache_config_info and the engines' arguments"
 )
 
+_UNWATCHED: Watch = nullcontext()
 _UNTOLD = "its own counters do not tell whether it gave anything"
 
 
@@ -62,7 +64,7 @@ class Yield:
 
 
 class Yields(Observer):
-    """The table of sources; an observer that is told of pulls."""
+    """The table of sources; an observer of legs that pull, which is told of their pulls."""
 
     def __init__(self, rules: YieldRules) -> None:
         self._rules = rules
@@ -79,20 +81,19 @@ class Yields(Observer):
         return sum(entry.silent for entry in self._sources.values())
 
     def suspended(self, source: Endpoint) -> bool:
-        """Whether a source that gives nothing is to be left alone now; else this pull is its trial."""
+        """Whether a source that gives nothing is to be left alone now. Asking begins no trial."""
         entry = self._sources.get(source)
         if entry is None or not entry.silent or self._rules.retry_s is None:
             return False
-        if self.resting(source):
-            return True
-        entry.trial_s = monotonic() + self._rules.retry_s
-        return False
+        return monotonic() < entry.trial_s
 
-    def resting(self, source: Endpoint) -> bool:
-        """What `suspended` would say now, without making the next pull a trial."""
-        entry = self._sources.get(source)
-        silent = entry is not None and entry.silent and self._rules.retry_s is not None
-        return silent and entry is not None and monotonic() < entry.trial_s
+    def leg(self, record: LegRecord) -> Watch:
+        """See Observer.leg. A leg that pulls from a source that gives nothing is its trial."""
+        pull, retry_s = record.leg.pull, self._rules.retry_s
+        entry = self._sources.get(pull.source.p2p) if pull else None
+        if entry is not None and entry.silent and retry_s is not None:
+            entry.trial_s = monotonic() + retry_s
+        return _UNWATCHED
 
     def pull(self, record: PullRecord) -> None:
         """See Observer.pull. Unknown pulls change nothing, nor do those that had nothing to move."""

@@ -12,13 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from sidecar import rescue
-from sidecar.counters import UNCOUNTED
-from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
 from sidecar.kvparams import without_source
 from sidecar.observers import Observer, PullRecord
-from sidecar.plan import Role
-from sidecar.rescue import Rescuer
 from tests.engines import COMPLETION, Answer, Got, ScriptedEngine, complete, prefilled, scripted
 from tests.serving import PREFILLER, SOURCE, Served, post, read_answer, serving
 
@@ -119,6 +115,31 @@ async def test_a_prefill_leg_whose_pull_hangs_is_sent_again_with_its_own_params(
         assert second.json["kv_transfer_params"] == params
         assert list(params) == ["remote_decoder"]
         assert len(posted(decoder)) == 1
+
+
+async def test_a_prefill_leg_whose_second_attempt_hangs_is_rescued_after_as_long_a_wait() -> None:
+    async def prefill(got: Got, answer: Answer) -> None:
+        if got.target == "/metrics":
+            await answer.json({}, 404)
+        elif len(posted(prefiller)) == 1:
+            await asyncio.sleep(0.3)
+            await answer.json({"busy": True}, 503)
+        elif b"remote_kv_source" in got.body:
+            await asyncio.sleep(30)
+        else:
+            await prefilled(got, answer)
+
+    retries = ("--pull-rescue-after=400ms", "--prefill-max-retries=1", "--prefill-retry-backoff=1ms")
+    async with (
+        scripted(complete) as decoder,
+        scripted(prefill) as prefiller,
+        serving(decoder.port, *FLAGS, *retries) as sidecar,
+    ):
+        answer = await sidecar.post("/v1/completions", WHOLE, [*PULL, (PREFILLER, prefiller.netloc)])
+        assert answer.status == 200
+        _, hung, again = posted(prefiller)
+        assert (b"remote_kv_source" in hung.body, b"remote_kv_source" in again.body) == (True, False)
+        assert 0.35 < again.came_s - hung.came_s < 5
 
 
 FETCHING = b'vllm:num_requests_kv_fetch_by_stage{engine="0",stage="in_progress"} 1\n'
@@ -223,29 +244,6 @@ async def test_with_zero_a_pull_may_hang_for_ever() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(read_answer(reader), 0.6)
         assert len(posted(decoder)) == 1
-
-
-def test_one_pull_at_a_time_is_tried_and_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(rescue, "monotonic", lambda: now_s)
-    rescuer = Rescuer(10.0, _never, UNCOUNTED)
-    engine = Endpoint("localhost", 8200)
-    assert not rescuer.suspended(engine)
-    rescuer.pause(engine)
-    assert (rescuer.suspended(engine), rescuer.suspended(Endpoint("10.0.0.3", 8000))) == (True, False)
-    now_s += 30.0
-    assert [rescuer.suspended(engine), rescuer.suspended(engine)] == [False, True]
-    rescuer.pause(engine)
-    now_s += 59.9
-    assert rescuer.suspended(engine)
-    now_s += 0.2
-    assert not rescuer.suspended(engine)
-    rescuer.answered(engine)
-    assert (rescuer.suspended(engine), rescuer.paused) == (False, 0)
-
-
-async def _never(role: Role, target: Endpoint) -> bytes:
-    raise OSError
 
 
 @pytest.mark.parametrize(

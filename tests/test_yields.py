@@ -11,8 +11,8 @@ from sidecar import yields
 from sidecar.endpoint import Endpoint
 from sidecar.evidence import Outcome
 from sidecar.giving import Says
-from sidecar.observers import PullRecord
-from sidecar.plan import Role
+from sidecar.observers import ExchangeRecord, LegRecord, PullRecord
+from sidecar.plan import Leg, Peer, Pull, Role
 from sidecar.yields import YieldRules, Yields
 
 A, B = Endpoint("10.0.0.2", 7777), Endpoint("10.0.0.3", 7777)
@@ -32,6 +32,14 @@ def pull(outcome: Outcome, source: Endpoint = A, *, local: bool = False, moved_b
         local=local,
         moved_bytes=moved_bytes,
     )
+
+
+def leg(source: Endpoint | None) -> LegRecord:
+    """A leg that is sent now, and pulls from there."""
+    exchange = ExchangeRecord(method="POST", path="/", request_headers=(), api=None, started_s=0.0)
+    pulling = Pull(Peer(source.with_port(8000), source.port), "k") if source else None
+    sent = Leg(Role.DECODE, Endpoint("localhost", 8200), b"POST", b"/", (), b"", pulling)
+    return LegRecord(exchange=exchange, leg=sent, started_s=0.0)
 
 
 def told(table: Yields, *outcomes: Outcome) -> None:
@@ -70,7 +78,11 @@ async def test_one_pull_in_a_while_is_tried_and_takes_the_source_back_when_it_mo
     told(table, NOTHING)
     assert table.suspended(A)
     await asyncio.sleep(0.06)
-    assert [table.suspended(A), table.suspended(A)] == [False, True]
+    assert [table.suspended(A), table.suspended(A)] == [False, False]
+    with table.leg(leg(B)), table.leg(leg(None)):
+        assert not table.suspended(A)
+    with table.leg(leg(A)):
+        assert (table.suspended(A), list(table.sources)) == (True, [A])
     told(table, MOVED)
     assert not table.suspended(A)
 

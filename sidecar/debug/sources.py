@@ -20,7 +20,7 @@ def state_of(p2p: Endpoint, guard: SourceGuard | None, yields: Yields) -> Source
     """What a request that names this source would find."""
     probed = guard.states.get(p2p) if guard else None
     known = _called(guard, probed if probed and probed.holds else None)
-    return SourceState(known, yields.resting(p2p))
+    return SourceState(known, yields.suspended(p2p))
 
 
 def table(guard: SourceGuard | None, yields: Yields) -> list[dict[str, Any]]:
@@ -48,5 +48,5 @@ def _row(p2p: Endpoint, guard: SourceGuard | None, probed: Probed | None, yields
         "source_says": {str(says): count for says, count in given.says.items()},
         "nothing_in_a_row": given.in_a_row,
         "silent": given.silent,
-        "resting": yields.resting(p2p),
+        "resting": yields.suspended(p2p),
     }
