@@ -81,6 +81,7 @@ DECIDERS = [
     "sidecar/reuse.py",
     "sidecar/routing.py",
     "sidecar/scan.py",
+    "sidecar/sizes.py",
     "sidecar/sse.py",
     "sidecar/trace_context.py",
     "sidecar/turns.py",
