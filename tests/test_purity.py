@@ -68,6 +68,7 @@ DECIDERS = [
     "sidecar/heard.py",
     "sidecar/kvhosts.py",
     "sidecar/kvparams.py",
+    "sidecar/kvtypes.py",
     "sidecar/pieces.py",
     "sidecar/plan.py",
     "sidecar/planning.py",
