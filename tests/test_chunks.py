@@ -226,6 +226,13 @@ def test_an_engine_that_does_not_count_has_used_up_each_budget() -> None:
     assert whole(made)["usage"] == {"prompt_tokens": 0, "total_tokens": 5, "completion_tokens": 5}
 
 
+@pytest.mark.parametrize("raw", [BODY % b"", STREAMING])
+def test_an_engine_that_counts_nothing_of_what_it_cuts_has_used_up_each_budget(raw: bytes) -> None:
+    made = played(raw, *[chat_reply(text, tokens=0) for text in "xyz"])
+    usage = stream_of(b"".join(events(made)))[-1]["usage"] if raw is STREAMING else whole(made)["usage"]
+    assert usage == {"prompt_tokens": 9, "total_tokens": 14, "completion_tokens": 5}
+
+
 FULL = b'{"error":{"message":"This model\'s maximum context length is 16 tokens. However, you ..."}}'
 
 
