@@ -10,9 +10,12 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 
+import msgspec
+
 from sidecar.api import Api
-from sidecar.body import BadBody, Body
+from sidecar.body import BadBody, Body, elements
 from sidecar.routing import NoPull
+from sidecar.sizes import is_large
 
 
 class Alone(StrEnum):
@@ -66,8 +69,19 @@ def has_several_prompts(api: Api, body: Body) -> bool:
         return texts != b"null" or embeds[:1] == b"["
     if texts[:1] != b"[" or _OF_NUMBERS.match(texts):
         return False
+    return _has_several_elements(texts)
+
+
+def _has_several_elements(array: bytes) -> bool:
     try:
-        return len(body.value("prompt")) > 1
+        _ONE_ELEMENT.decode(array)
+        return False
+    except msgspec.ValidationError:
+        return _EMPTY.fullmatch(array) is None
+    except (msgspec.DecodeError, RecursionError):  # a lone surrogate in the first, see Body.parse, or depth
+        pass
+    try:
+        return is_large(array) or len(elements(array)) > 1
     except BadBody:  # nested too deeply: the engine refuses it
         return True
 
@@ -94,6 +108,9 @@ _OPENAI = ("chat_completions", "completions")
 _OFF = (b"false", b"null", b"0")
 # Most lists of a prompt are token ids, and long: such a one is not decoded.
 _OF_NUMBERS = re.compile(rb"\[\s*[-0-9]")
+# A tuple, for its decoder stops at a second element, where a list's would go on to the millionth.
+_ONE_ELEMENT = msgspec.json.Decoder(tuple[msgspec.Raw])
+_EMPTY = re.compile(rb"\[\s*\]")
 
 
 def _of_chat(body: Body) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from sidecar.scan import BadBody, scan
+from sidecar.sizes import MOST_VALUES, is_large
 
 __all__ = ["BadBody", "Body", "dump", "elements"]
 
@@ -90,11 +91,15 @@ class Body(Mapping[str, bytes]):
     def value(self, key: str) -> Any:
         """Decode one value; None when it is absent or null. For the few small fields that are read.
 
-        Raises BadBody for a value that is nested too deeply.
+        Raises BadBody for one that is nested too deeply, or holds more than MOST_VALUES values.
         """
-        raw = self._fields.get(key)
+        raw = self.get(key)
+        if raw is None:
+            return None
+        if is_large(raw):
+            raise BadBody(f"field {json.dumps(key)} holds more than {MOST_VALUES} values")
         try:
-            return None if raw is None else json.loads(bytes(raw), parse_int=_number)
+            return json.loads(raw, parse_int=_number)
         except RecursionError:
             raise BadBody(f"field {json.dumps(key)} is nested too deeply") from None
 

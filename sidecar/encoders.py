@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from sidecar.api import Edits
 from sidecar.body import BadBody, Body, elements
 from sidecar.call import EC_FIELD, Call
+from sidecar.errors import BadRequest
 from sidecar.plan import Ask, Plan, Reply
 from sidecar.routing import NoPull, Route
+from sidecar.sizes import MOST_VALUES, is_large
 
 # Their data is fetched by whoever encodes; `input_audio` carries its own (contract section 7).
 _KINDS = frozenset(("image_url", "audio_url", "video_url"))
@@ -26,9 +28,17 @@ _NO_DECODE_FIRST: Edits = {"cache_hit_threshold": b"0"}
 
 
 def items(call: Call) -> tuple[bytes, ...]:
-    """The multimodal items of the call, each url once, in their own bytes; none when there are too many."""
+    """The multimodal items of the call, each url once, in their own bytes; none when there are too many.
+
+    Raises BadRequest for messages that are too much to look through.
+    """
+    messages = call.body.get("messages", b"null")
+    if b'_url"' not in messages and b"\\u" not in messages:  # no kind of item, nor one spelled with escapes
+        return ()
+    if is_large(messages):
+        raise BadRequest(f'field "messages" holds more than {MOST_VALUES} values, one of them to be encoded')
     found: dict[str, bytes] = {}
-    for part in _parts(call.body):
+    for part in _parts(messages):
         url = _url(part)
         if url is not None:
             found.setdefault(url, part)
@@ -73,13 +83,13 @@ def _merged(replies: list[Reply]) -> bytes | None:
     return Body(params).encode() if params else None
 
 
-def _parts(body: Body) -> Iterator[bytes]:
+def _parts(messages: bytes) -> Iterator[bytes]:
     """Every element of every message's content."""
     try:
-        messages = elements(body.get("messages", b"null"))
+        each = elements(messages)
     except BadBody:
         return
-    for message in messages:
+    for message in each:
         try:
             yield from elements(Body.parse(message).get("content", b"null"))
         except BadBody:  # a text, mostly
@@ -88,6 +98,8 @@ def _parts(body: Body) -> Iterator[bytes]:
 
 def _url(part: bytes) -> str | None:
     """The url of a multimodal item; None for other parts."""
+    if not part.startswith(b"{"):
+        return None
     try:
         fields = Body.parse(part)
         kind = fields.value("type")

@@ -40,6 +40,10 @@ class SidecarError(Exception):
         content = problem.body(self.status, self.message, anthropic=anthropic)
         return problem.headers(self.status, content), content
 
+    def event(self, *, anthropic: bool) -> bytes:
+        """The event that ends a stream which has begun."""
+        return problem.sse_event(self.status, self.message, anthropic=anthropic)
+
 
 class BadRequest(SidecarError):
     """The client's request cannot be routed as it is; the message names the field or header."""
@@ -133,13 +137,19 @@ class LegFailed(SidecarError):
 
 
 class LegRefused(LegFailed):
-    """The engine answered with a status other than 2xx: `reply`, which is relayed verbatim."""
+    """The engine answered with a status other than 2xx: `reply`, relayed verbatim or in an event."""
 
     label = "refused"
 
     def __init__(self, leg: Leg, reply: Reply) -> None:
         super().__init__(leg, f"the {leg.role} engine answered {reply.status}")
         self.reply = reply
+
+    def event(self, *, anthropic: bool) -> bytes:
+        """With the engine's status and words. Those are for the client alone: they may repeat its prompt."""
+        message, kind = problem.told(self.reply.content)
+        said = f"{self.message}: {message}" if message else self.message
+        return problem.sse_event(self.reply.status, said, anthropic=anthropic, own_kind=kind)
 
     @property
     def retryable(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sidecar import api as apis
 from sidecar import headers as names
-from sidecar import problem, routing
+from sidecar import routing
 from sidecar.errors import (
     LegRefused,
     OutOfMemory,
@@ -182,7 +182,7 @@ class Exchange:
     def _cut(self, error: SidecarError, *, anthropic: bool) -> None:
         """Never a clean end: an SSE stream gets one error event, then every client sees a cut connection."""
         if self._relay.appendable:
-            self._client.write(problem.sse_event(error.status, error.message, anthropic=anthropic))
+            self._client.write(error.event(anthropic=anthropic))
         self._client.drop()
 
 

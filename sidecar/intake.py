@@ -20,7 +20,7 @@ from sidecar.body import BadBody, Body
 from sidecar.call import Call, Ids
 from sidecar.errors import BadRequest, RequestTimeout, RequestTooLarge, UnsupportedEncoding
 from sidecar.kvhosts import refuse_others
-from sidecar.kvparams import Policy, cleared, refuse_shared, screen
+from sidecar.kvparams import Policy, may_hold, refuse_shared, screen
 from sidecar.server.client import BodyStalled, BodyTooLarge
 
 
@@ -123,7 +123,7 @@ def screened(call: Call, policy: Policy, allowlist: Allowlist | None = None, *, 
     if replaced and policy is not _REJECT:
         return call
     edits = screen(call.body, policy)
-    if policy is Policy.VALIDATE and cleared(call.body) and has_several_prompts(call.api, call.body):
+    if policy is Policy.VALIDATE and may_hold(call.body) and has_several_prompts(call.api, call.body):
         refuse_shared(call.body)
     call = replace(call, body=call.body.edited(edits)) if edits else call
     if allowlist is not None and policy is not Policy.PASS:

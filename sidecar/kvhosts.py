@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sidecar.allowlist import Allowlist
-from sidecar.body import Body
+from sidecar.body import BadBody, Body
 from sidecar.endpoint import Endpoint, MalformedEndpoint
 from sidecar.errors import BadRequest
 from sidecar.kvparams import PLACES, find
@@ -49,8 +49,11 @@ def _named(body: Body) -> Iterator[tuple[str, Any]]:
 
 
 def _value(body: Body, field: str) -> Any:
-    """The decoded field; None when it is absent or null."""
-    return body.value(field) if body.get(field, b"null") != b"null" else None
+    """The decoded field; None when it is absent or null, and no text when it is too much to decode."""
+    try:
+        return body.value(field) if body.get(field, b"null") != b"null" else None
+    except BadBody:
+        return False
 
 
 def _each(name: str, value: Any) -> Iterator[tuple[str, Any]]:

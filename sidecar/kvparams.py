@@ -6,14 +6,13 @@ engine process, so what reaches an engine has the right types and all that its k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
 
 from sidecar.api import Edits
 from sidecar.body import BadBody, Body
-from sidecar.endpoint import Endpoint, MalformedEndpoint
 from sidecar.errors import BadRequest
+from sidecar.kvtypes import check_types, holds_blocks
 
 FIELD = "kv_transfer_params"
 
@@ -28,9 +27,13 @@ PLACES: tuple[tuple[str, ...], ...] = (
 _TOPS = frozenset(place[0] for place in PLACES)
 
 # Without these an engine that is told to fetch dies (contract section 5).
-HANDOFF_REQUIRED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
+_BLOCKS = "remote_block_ids"
+HANDOFF_REQUIRED = (_BLOCKS, "remote_engine_id", "remote_host", "remote_port")
 # vLLM 0.32 needs P's internal request id too; older engines answer without it: asked of clients only.
 _CLIENT_REQUIRED = (*HANDOFF_REQUIRED, "remote_request_id")
+
+# The block ids of a prompt of a million tokens, in blocks of 16, are half of that; of 48,000 tokens, 20 KB.
+_MOST_BYTES = 1024 * 1024
 
 
 class Policy(StrEnum):
@@ -58,6 +61,8 @@ def screen(body: Body, policy: Policy) -> Edits:
         name = ".".join(place)
         if policy is Policy.REJECT:
             raise BadRequest(f'field "{name}" is not accepted from clients')
+        if len(raw) > _MOST_BYTES:
+            raise BadRequest(f'field "{name}" is over the limit of {_MOST_BYTES} bytes')
         _validate(name, raw)
     return {}
 
@@ -79,9 +84,14 @@ def refuse_shared(body: Body) -> None:
                 raise BadRequest(f'field "{name}" serves one prompt, and the request has several')
 
 
+def may_hold(body: Body) -> bool:
+    """Whether a body has a field that can hold params."""
+    return body.holds_any(_TOPS)
+
+
 def cleared(body: Body) -> Edits:
     """The edits that remove the client's params from every place."""
-    if not body.holds_any(_TOPS):
+    if not may_hold(body):
         return {}
     return {place[0]: _removed(body, place) for place in PLACES if find(body, place) is not None}
 
@@ -99,9 +109,10 @@ def complete_handoff(raw: bytes) -> bool:
         params = Body.parse(raw)
     except BadBody:
         return False
-    if params.get("do_remote_prefill") != b"true":
+    # Engines ask for its truth, and 1 and "true" are as true to them.
+    if params.get("do_remote_prefill", b"null") in (b"false", b"null"):
         return True
-    return all(params.get(field, b"null") != b"null" for field in HANDOFF_REQUIRED)
+    return _lacking(params, HANDOFF_REQUIRED) is None
 
 
 def find(body: Body, place: tuple[str, ...]) -> bytes | None:
@@ -129,100 +140,16 @@ def _validate(name: str, raw: bytes) -> None:
         params = Body.parse(raw)
     except BadBody:
         raise BadRequest(f'field "{name}" must be an object') from None
-    _check_types(name, params, _TYPES)
-    if params.get("do_remote_prefill") == b"true":
-        for field in _CLIENT_REQUIRED:
-            # Empty block ids end the engine like absent ones: vLLM asks for their truth.
-            if params.get(field, b"null") == b"null" or params.value(field) == []:
-                raise BadRequest(f'field "{name}.{field}" is required with do_remote_prefill')
+    check_types(name, params)
+    fetches = params.get("do_remote_prefill") == b"true"
+    if fetches and (field := _lacking(params, _CLIENT_REQUIRED)) is not None:
+        raise BadRequest(f'field "{name}.{field}" is required with do_remote_prefill')
 
 
-Check = Callable[[Any], bool]
-
-
-def _check_types(name: str, params: Body, types: Mapping[str, tuple[str, Check] | Mapping[str, Any]]) -> None:
-    for field in params:
-        expected = types.get(field)
-        if expected is None or params[field] == b"null":
-            continue
-        where = f"{name}.{field}"
-        try:
-            if isinstance(expected, tuple):
-                words, check = expected
-                holds = check(params.value(field))
-            else:
-                words, holds = "an object", True
-                _check_types(where, Body.parse(params[field]), expected)
-        except BadBody:
-            holds = False
-        if not holds:
-            raise BadRequest(f'field "{where}" must be {words}')
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-
-
-def _is_port(value: Any) -> bool:
-    return _is_int(value) and 0 < value < 65536
-
-
-def _is_block_ids(value: Any) -> bool:
-    """A list of block ids, or one such list per KV cache group (vLLM 0.32 nixl connector)."""
-    return isinstance(value, list) and all(
-        _is_int(item) or (isinstance(item, list) and all(map(_is_int, item))) for item in value
-    )
-
-
-def _is_host(value: Any) -> bool:
-    """A name or an address, IPv6 without brackets; vLLM's P2P tier dies of anything else (libzmq: EINVAL)."""
-    if not isinstance(value, str) or value != value.strip():
-        return False
-    try:
-        Endpoint.parse(f"[{value}]:1" if ":" in value else f"{value}:1")
-    except MalformedEndpoint:
-        return False
-    return True
-
-
-_BOOL = ("true or false", lambda value: isinstance(value, bool))
-_STR = ("a string", lambda value: isinstance(value, str))
-_INT = ("an integer", _is_int)
-_PORT = ("a port from 1 to 65535", _is_port)
-_NUMBER = ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
-_STRINGS = (
-    "a list of strings",
-    lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
-)
-_HOST = ("a host name or an IP address", _is_host)
-_REMOTE = {"kv_request_id": _STR, "remote_host": _HOST, "remote_port": _PORT}
-
-# Known keys of vLLM 0.32's P2P tier, NIXL, Mooncake and MoRI-IO connectors. Unknown keys pass.
-_TYPES: Mapping[str, tuple[str, Check] | Mapping[str, Any]] = {
-    "remote_kv_source": _REMOTE,
-    "remote_prefiller": _REMOTE,
-    "remote_decoder": _REMOTE,
-    "do_remote_prefill": _BOOL,
-    "do_remote_decode": _BOOL,
-    "remote_block_ids": ("a list of block ids", _is_block_ids),
-    "remote_engine_id": _STR,
-    "remote_request_id": _STR,
-    "remote_host": _HOST,
-    "remote_port": _PORT,
-    "tp_size": _INT,
-    "dcp_size": _INT,
-    "pp_size": _INT,
-    "remote_num_tokens": _INT,
-    "remote_blocks_expiry_time": _NUMBER,
-    "remote_prefill_cached_tokens": _INT,
-    "transfer_mode": _STR,
-    "transfer_id": _STR,
-    "remote_bootstrap_addr": _STR,
-    "remote_notify_port": _PORT,
-    "remote_handshake_port": _PORT,
-    "remote_dp_rank": _INT,
-    "remote_dp_rank_override": _BOOL,
-    "remote_dp_size": _INT,
-    "remote_dp_size_local": _INT,
-    "remote_hosts": _STRINGS,
-}
+def _lacking(params: Body, required: Iterable[str]) -> str | None:
+    """The first of the required fields that is absent, null, or names no block."""
+    for field in required:
+        value = params.get(field, b"null")
+        if value == b"null" or (field == _BLOCKS and not holds_blocks(value)):
+            return field
+    return None

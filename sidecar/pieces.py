@@ -63,8 +63,10 @@ def read(leg: Leg, reply: Reply, most_tokens: int) -> Piece:
         ) from None
     content = message.get("content", b"null")
     piece = Piece(reply, choice, message, content[1:-1] if content.startswith(b'"') else b"", 0)
-    # An engine that does not count has used the budget up when it was cut.
-    return replace(piece, tokens=_count(tokens, most_tokens if piece.cut and piece.text else 0))
+    counted = _count(tokens, 0)
+    # An engine that does not count, or counts none, has used the budget up when it was cut: the end of all
+    # chunks is the client's limit, which their sum must reach.
+    return replace(piece, tokens=counted or (most_tokens if piece.cut and piece.text else 0))
 
 
 def spent(got: Sequence[Piece]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sidecar.body import BadBody, Body
 from sidecar.errors import BadRequest
+from sidecar.sizes import MOST_VALUES, is_large
 
 # The values of a field that ask for nothing; of the first two anything else names an earlier answer. An
 # engine reads "true", "yes" and 1 as true (pydantic), so of `background` only what is plainly off may go on.
@@ -25,6 +26,8 @@ _HARMLESS = {
 _UPLOADS = frozenset(("input_image", "input_file", "computer_screenshot"))
 _PARTS_OF = frozenset(("content", "output"))
 
+# As a key with a value: in a text its quotes would be escaped.
+_FILE_ID = re.compile(rb'"file_id"\s*+:\s*+(?!null)')
 # A letter of "file_id" spelled as an escape.
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6[4569cC])")
 
@@ -37,13 +40,16 @@ def check(body: Body) -> None:
     text = body.get("input", b"null")
     if not text.startswith((b'"', b"[")) and text != b"null":
         raise _unreadable()
-    if text.startswith(b"[") and _may_name_a_file(text) and _names_a_file(_read(body)):
-        raise _unsupported("file_id")
+    if text.startswith(b"[") and _may_name_a_file(text):
+        if is_large(text):
+            raise BadRequest(f'field "input" holds a file_id among more than {MOST_VALUES} values')
+        if _names_a_file(_read(body)):
+            raise _unsupported("file_id")
 
 
 def _may_name_a_file(text: bytes) -> bool:
     # One byte is found 50 times as fast as several: on 400 KB of prose 0.01 ms against 0.6 ms.
-    if b"_" in text and b"file_id" in text:
+    if b"_" in text and b"file_id" in text and _FILE_ID.search(text) is not None:
         return True
     return b"\\" in text and b"\\u00" in text and _ESCAPED_LETTER.search(text) is not None
 

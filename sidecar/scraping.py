@@ -12,6 +12,7 @@ from types import TracebackType
 
 import httpx
 
+from sidecar import bounded
 from sidecar.endpoint import Endpoint
 from sidecar.engine_tls import EngineTLS
 from sidecar.plan import Role
@@ -61,7 +62,9 @@ class Scraper:
         if client is None or known is not context:
             if client is not None:
                 await client.aclose()
-            client = httpx.AsyncClient(verify=context or False, timeout=None, trust_env=False)
+            client = httpx.AsyncClient(
+                verify=context or False, headers=bounded.IDENTITY, timeout=None, trust_env=False
+            )
             self._clients[role] = context, client
         return client
 
@@ -75,15 +78,4 @@ class Scraper:
         ) as response:
             if response.status_code != 200:
                 raise OSError(f"status {response.status_code}")
-            return await bounded(response)
-
-
-async def bounded(response: httpx.Response) -> bytes:
-    """The content of a text of metrics. Raises OSError where it is over MAX_BYTES."""
-    pieces, total_bytes = list[bytes](), 0
-    async for piece in response.aiter_bytes():
-        total_bytes += len(piece)
-        if total_bytes > MAX_BYTES:
-            raise OSError(f"over {MAX_BYTES} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+            return await bounded.whole(response, MAX_BYTES)

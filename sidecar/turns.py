@@ -17,6 +17,7 @@ import msgspec
 
 from sidecar.body import Body
 from sidecar.headers import Headers
+from sidecar.sizes import is_large
 
 # vLLM 0.32 ChatCompletionRequest: what only steers the sampling or the shape of the answer. Every other
 # field, known or not, belongs to the digest: one too many costs a hit, one too few would be wrong KV.
@@ -125,6 +126,8 @@ def conversation(body: Body, headers: Headers, path: bytes, secret: bytes) -> Co
 
     secret: of this process, at most 64 bytes; without it nobody can make or guess a key.
     """
+    if is_large(body.encode()):
+        return None
     try:
         if any(_value(body, field) not in harmless for field, harmless in _PLAIN.items()):
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.alone import Alone, why_alone, why_no_pull
+from sidecar.alone import Alone, has_several_prompts, why_alone, why_no_pull
 from sidecar.api import APIS
 from sidecar.body import Body
 from sidecar.routing import NoPull
@@ -78,3 +78,20 @@ def test_any_other_request_is_handed_over_and_pulled_for(name: str, fields: str)
 @pytest.mark.parametrize(("name", "fields", "why"), ALONE)
 def test_what_cannot_be_handed_over_cannot_be_pulled_for_either(name: str, fields: str, why: Alone) -> None:
     assert why_no_pull(BY_NAME[name], body_of(fields)) is NoPull(why.value)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "several"),
+    [
+        (b"[%b]" % b",".join([b'["a"]'] * 200_000), True),
+        (b"[%b]" % b",".join([b'"\\ud83d"'] * 200_000), True),
+        (b"[[%b]]" % b",".join([b"7"] * 200_000), False),
+        (b'["\\ud83d"]', False),
+        (b"[ \n ]", False),
+        (b"[" * 5000 + b"]" * 5000, True),
+    ],
+    ids=["lists", "lone surrogates", "one of many tokens", "one lone surrogate", "none", "deep"],
+)
+def test_prompts_are_told_from_one_without_being_decoded(prompts: bytes, several: bool) -> None:
+    # Not parsed as a body, which is not that deep.
+    assert has_several_prompts(BY_NAME["completions"], Body({"prompt": prompts})) is several

@@ -306,3 +306,10 @@ def test_what_is_no_array_is_refused(raw: bytes) -> None:
 def test_a_lone_surrogate_of_an_engines_goes_on_as_it_came() -> None:
     text = b'{"remote_engine_id":"e\\ud83d","n":1}'
     assert dump(Body.parse(b'{"x":%b}' % text).value("x")) == text
+
+
+def test_a_value_that_holds_too_many_is_not_decoded() -> None:
+    body = Body.parse(b'{"a":[%b],"b":[%b]}' % (b",".join([b"[1]"] * 50_000), b",".join([b"[1]"] * 49_000)))
+    with pytest.raises(BadBody, match=r'^field "a" holds more than 100000 values$'):
+        body.value("a")
+    assert body.value("b") == [[1]] * 49_000

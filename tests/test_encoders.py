@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sidecar.connectors import CONNECTORS
 from sidecar.encoders import MOST_ITEMS, items
 from sidecar.endpoint import Endpoint
-from sidecar.errors import EngineDied
+from sidecar.errors import BadRequest, EngineDied
 from sidecar.headers import Headers
 from sidecar.plan import Ask, Deliver, Leg, Pull, Reply, Role
 from sidecar.planning import Planner
@@ -336,3 +336,29 @@ async def test_ec_example_reads_nothing_of_the_encoders_answers() -> None:
             body = two_images("1")
             await sidecar.post(body=body, headers=[(ENCODER_HEADER, encoder.netloc)])
         assert decoder.last.json == {**json.loads(body), "cache_hit_threshold": 0}
+
+
+def test_a_chat_of_ten_thousand_parts_is_looked_through() -> None:
+    for content in (b'{"content":[%b]}', b'{"role":"user","content":[%b]}'):
+        texts = b",".join([content % TEXT] * 10_000)
+        raw = b'{"messages":[%b,{"content":[%b]}]}' % (texts, CAT)
+        assert items(call_of(raw, "chat_completions")) == (CAT,)
+
+
+@pytest.mark.parametrize("element", [b"[]", b"{}", b"1", b'{"content":[{"type":"x"}]}'])
+def test_a_chat_that_is_too_much_to_look_through_is_refused_by_name(element: bytes) -> None:
+    raw = b'{"messages":[{"content":[%b]},%b]}' % (CAT, b",".join([element] * 100_000))
+    for route in (DECODE_ONLY, replace(DECODE_ONLY, source=SOURCE)):
+        with pytest.raises(BadRequest, match=r'^field "messages" holds more than 100000 values, one of them'):
+            played(route, raw=raw)
+    without = raw.replace(b"image_url", b"image")
+    assert played(DECODE_ONLY, raw=without).deliver.leg.content == without
+
+
+async def test_the_refusal_is_an_answer_before_any_leg() -> None:
+    raw = b'{"messages":[{"content":[%b]},%b]}' % (CAT, b",".join([b"[]"] * 100_000))
+    headers = [("x-encoder-hosts-ports", "127.0.0.1:9")]
+    async with scripted() as decoder, serving(decoder.port, "--ec-connector=ec-example") as sidecar:
+        answer = await sidecar.post(body=raw, headers=headers)
+        assert (answer.status, decoder.requests) == (400, [])
+        assert answer.json["message"].startswith('field "messages" holds more than 100000 values')

@@ -19,11 +19,11 @@ def body_of(error: errors.SidecarError, *, anthropic: bool) -> bytes:
 
 
 def event_of(error: errors.SidecarError, *, anthropic: bool) -> bytes:
-    return problem.sse_event(error.status, error.message, anthropic=anthropic)
+    return error.event(anthropic=anthropic)
 
 
-def refused(status: int) -> errors.LegRefused:
-    return errors.LegRefused(LEG, Reply(status, b"", (), b"", Body({})))
+def refused(status: int, content: bytes = b"") -> errors.LegRefused:
+    return errors.LegRefused(LEG, Reply(status, b"", (), content, Body({})))
 
 
 ANSWERS: dict[str, tuple[errors.SidecarError, int, str]] = {
@@ -120,6 +120,39 @@ def test_a_messages_stream_that_dies_ends_with_anthropics_error_event() -> None:
     assert event[b"event"] == b"error"
     expected = {"type": "error", "error": {"type": "api_error", "message": "gone"}}
     assert json.loads(event[b"data"]) == expected
+
+
+VLLM = b'{"error":{"message":"boom \\ud83d","type":"InternalServerError","param":null,"code":500}}'
+FLAT = b'{"object":"error","message":"boom","type":"overloaded","code":429}'
+# What an engine refused with: status, content; what the event says of it: the end of its message, its type.
+REFUSALS = {
+    "nested": (500, VLLM, ": boom \ud83d", "InternalServerError"),
+    "flat": (429, FLAT, ": boom", "overloaded"),
+    "without a type": (404, b'{"error":{"message":"no model"}}', ": no model", "NotFoundError"),
+    "a text in its place": (422, b'{"error":"boom","message":"flat"}', ": flat", "UnprocessableEntityError"),
+    "no words": (503, b'{"error":{}}', "", "ServiceUnavailable"),
+    "odd words": (500, b'{"error":{"message":["x"],"type":7}}', "", "InternalServerError"),
+    "no JSON": (502, b"<html>", "", "BadGateway"),
+    "nothing": (599, b"", "", "EngineError"),
+    "long words": (500, b'{"message":"%b"}' % (b"x" * 9000), ": " + "x" * 2000, "InternalServerError"),
+    "too long to read": (500, b'{"message":"%b"}' % (b"x" * 70_000), "", "InternalServerError"),
+}
+
+
+@pytest.mark.parametrize(("status", "content", "words", "kind"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_refusal_within_a_stream_has_the_engines_own_status_and_words(
+    status: int, content: bytes, words: str, kind: str
+) -> None:
+    message = f"the prefill engine answered {status}{words}"
+    [event] = _events(event_of(refused(status, content), anthropic=False))
+    inner = {"message": message, "type": kind, "param": None, "code": status}
+    assert json.loads(event[b"data"]) == {"error": inner}
+    [event] = _events(event_of(refused(status, content), anthropic=True))
+    assert json.loads(event[b"data"])["error"]["message"] == message
+
+
+def test_logs_have_of_a_refusal_only_its_status() -> None:
+    assert refused(500, VLLM).message == "the prefill engine answered 500"
 
 
 def test_only_gateway_statuses_and_missing_connections_are_retried() -> None:

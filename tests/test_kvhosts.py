@@ -76,3 +76,7 @@ def test_the_bootstrap_host_of_sglang_is_looked_at_too(value: Any) -> None:
 @pytest.mark.parametrize("params", [None, "text", [1], 7])
 def test_what_is_no_object_names_no_host(params: Any) -> None:
     assert refusal({"kv_transfer_params": params, "vllm_xargs": params}) is None
+
+
+def test_hosts_that_are_too_many_to_look_at_are_not_allowed() -> None:
+    assert refusal({"bootstrap_host": ["10.0.0.1"] * 100_001}) == denied("bootstrap_host")

@@ -389,3 +389,62 @@ def test_a_handoff_of_an_older_engine_has_no_request_id() -> None:
 @pytest.mark.parametrize("raw", [b'"abc"', b"[]", b"5", b"true", b"false", b"[1", b"9" * 5000])
 def test_what_is_no_object_is_no_handoff(raw: bytes) -> None:
     assert not complete_handoff(raw)
+
+
+# What would hold the event loop up
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_params_over_a_mebibyte_are_refused_by_name(place: str) -> None:
+    raw = PLACES[place] % (b'{"a":"%b"}' % (b"x" * 1024 * 1024))
+    with pytest.raises(
+        BadRequest, match=r'^field "[a-z_.]*kv_transfer_params" is over the limit of 1048576 bytes$'
+    ):
+        screened(raw, VALIDATE)
+    assert screened(raw, PASS) == one_of_duplicates(raw)
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_the_blocks_of_a_million_tokens_are_not_too_many(groups: int) -> None:
+    blocks = [list(range(1_000_000 // 16 // groups))] * groups
+    raw = json.dumps({"kv_transfer_params": NIXL | {"remote_block_ids": blocks}}).encode()
+    assert screened(raw, VALIDATE) == raw
+
+
+NO_BLOCKS = [b"[]", b"[ ]", b"[[]]", b"[ [] , [ ] ]"]
+NO_LIST = [b"{}", b'"x"', b'[["x"]]', b"true", b"7"]
+
+
+@pytest.mark.parametrize("blocks", NO_BLOCKS)
+def test_a_client_that_names_no_block_to_fetch_is_refused(blocks: bytes) -> None:
+    params = json.dumps(NIXL).encode().replace(b"[[9, 10, 11, 12, 13, 14]]", blocks)
+    with pytest.raises(BadRequest, match=r"remote_block_ids\" is required with do_remote_prefill"):
+        screened(b'{"kv_transfer_params":%b}' % params, VALIDATE)
+
+
+@pytest.mark.parametrize("blocks", [*NO_BLOCKS, *NO_LIST])
+def test_a_handoff_that_names_no_block_would_kill_a_decoder(blocks: bytes) -> None:
+    params = json.dumps(NIXL).encode().replace(b"[[9, 10, 11, 12, 13, 14]]", blocks)
+    assert not complete_handoff(params)
+    assert complete_handoff(params.replace(b'"do_remote_prefill": true', b'"do_remote_prefill": false'))
+
+
+@pytest.mark.parametrize("blocks", [b"[9]", b"[[9]]", b"[[],[0]]", b"[ [ ] , [ 9,10 ] ]", b"[[[9]]]"])
+def test_a_handoff_that_names_a_block_in_any_group_is_one(blocks: bytes) -> None:
+    assert complete_handoff(json.dumps(NIXL).encode().replace(b"[[9, 10, 11, 12, 13, 14]]", blocks))
+
+
+@pytest.mark.parametrize("fetches", [b"true", b"1", b'"true"', b"0", b'""', b"[]", b"1.0"])
+def test_whatever_is_not_plainly_off_tells_a_decoder_to_fetch(fetches: bytes) -> None:
+    said = b'{"do_remote_prefill":%b' % fetches
+    assert not complete_handoff(said + b"}")
+    whole = {key: value for key, value in NIXL.items() if key != "do_remote_prefill"}
+    assert complete_handoff(said + b"," + json.dumps(whole).encode()[1:])
+
+
+@pytest.mark.parametrize(
+    "ids", [b"[1.0]", b"[true]", b"[null]", b'["1"]', b"[[[1]]]", b"[9223372036854775808]"]
+)
+def test_block_ids_are_integers_of_64_bits(ids: bytes) -> None:
+    with pytest.raises(BadRequest, match='remote_block_ids" must be a list of block ids'):
+        screened(b'{"kv_transfer_params":{"remote_block_ids":%b}}' % ids, VALIDATE)

@@ -181,3 +181,17 @@ async def test_other_apis_are_not_looked_at() -> None:
     async with scripted() as engine, serving(engine.port) as sidecar:
         assert (await sidecar.post("/v1/completions", body)).status == 200
         assert engine.last.body == body
+
+
+def test_an_input_that_names_a_file_is_looked_through_when_it_can_be() -> None:
+    harmless = [{"type": "x", "annotations": [{"file_id": "f"}]}] * 15_000
+    assert message_of(json.dumps({"input": harmless}).encode()) is None
+    assert message_of(json.dumps({"input": [*harmless, UPLOAD]}).encode()) == unsupported("file_id")
+    many = 'field "input" holds a file_id among more than 100000 values'
+    assert message_of(json.dumps({"input": harmless * 2}).encode()) == many
+
+
+def test_an_input_of_any_size_may_go_on_when_it_names_no_file() -> None:
+    elements: list[Any] = [{"file_id": None}, {"type": "input_text", "text": '"file_id":"f"'}, [], 1]
+    for element in elements:
+        assert message_of(json.dumps({"input": [element] * 200_000}).encode()) is None

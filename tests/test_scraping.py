@@ -11,6 +11,7 @@ from sidecar.endpoint import Endpoint
 from sidecar.engine_tls import EngineTLS, Trust
 from sidecar.plan import Role
 from sidecar.scraping import Scraper
+from tests.bombs import packed
 from tests.engines import Answer, Got, Script, scripted
 
 
@@ -70,3 +71,19 @@ async def test_whatever_goes_wrong_is_an_oserror(
         port = engine.port if script else 9
         with pytest.raises(OSError, match=reason):
             await scrape(Role.DECODE, Endpoint(engine.host, port))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "deflate", "identity, gzip", "x-unknown"])
+async def test_a_packed_text_is_not_asked_for_and_not_read(coding: str) -> None:
+    async with scripted(packed(coding)) as engine, Scraper(EngineTLS(Trust())) as scrape:
+        with pytest.raises(OSError, match=f"content-encoding '{coding}', where identity was asked for"):
+            await scrape(Role.PREFILL, Endpoint(engine.host, engine.port))
+    assert engine.last.all("accept-encoding") == ["identity"]
+
+
+async def test_identity_by_its_name_is_a_text_like_any() -> None:
+    async def named(got: Got, answer: Answer) -> None:
+        await answer.json(b"a 1\n", headers=[("content-encoding", "Identity")])
+
+    async with scripted(named) as engine, Scraper(EngineTLS(Trust())) as scrape:
+        assert await scrape(Role.DECODE, Endpoint(engine.host, engine.port)) == b"a 1\n"

@@ -252,3 +252,8 @@ def test_a_turn_is_all_that_the_decoder_said_less_the_roles() -> None:
 )
 def test_params_by_which_nobody_can_read_make_no_turn(other: Any) -> None:
     assert turn_of(keep_of(), {**PARAMS, **other}) is None
+
+
+def test_a_request_that_is_too_much_to_look_through_is_no_turn() -> None:
+    assert talk({**FIRST, "logit_bias": [0] * 100_000}) is None
+    assert talk({**FIRST, "logit_bias": [0] * 90_000}) is not None

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from sidecar import bounded
 from sidecar.body import Body, elements
 from sidecar.debug.explain import Deciding, explained, pretty
 from sidecar.debug.reasons import SourceState
@@ -32,6 +33,8 @@ from sidecar.stages import schemes_of
 _NO_ANSWER, _WRONG_USAGE = 1, 2
 # Nothing is computed for an answer; over a slow link a prompt of megabytes takes seconds.
 _TIMEOUT_S = 30.0
+# With --prompts an explanation has a body for each leg: eight of the largest that are read by default.
+_MOST_BYTES = 512 * 1024 * 1024
 
 _ABOUT = """\
 Says which legs a request would make, and why, without sending anything to an engine. With a URL the sidecar
@@ -191,14 +194,19 @@ async def _answer(posed: Posed, *, prompts: bool, verify: bool) -> bytes:
     request = httpx.Request("POST", url, headers=list(posed.headers), content=posed.content)
     try:
         async with httpx.AsyncClient(verify=verify, timeout=_TIMEOUT_S, trust_env=False) as client:
-            response = await client.send(request)
-    except httpx.TransportError as error:
+            response = await client.send(request, stream=True)
+            try:
+                content = await bounded.whole(response, _MOST_BYTES)
+            finally:
+                await response.aclose()
+    except (httpx.TransportError, OSError) as error:
         raise NoAnswer(f"{posed.base}: {str(error) or type(error).__name__}") from None
     if response.status_code == 404:
         raise NoAnswer(f"{posed.base}: no debug endpoints there (--debug-endpoints, on --metrics-port)")
     if not response.is_success:
-        raise NoAnswer(f"{posed.base}: answered {response.status_code}: {response.text[:200]}")
-    return response.content
+        said = content[:200].decode("utf-8", "replace")
+        raise NoAnswer(f"{posed.base}: answered {response.status_code}: {said}")
+    return content
 
 
 def _refuse(code: int, *problems: str) -> int:

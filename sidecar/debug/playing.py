@@ -20,9 +20,10 @@ _HANDOFF = {
     "do_remote_prefill": True,
     "do_remote_decode": False,
     **dict.fromkeys(
-        ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port", "remote_request_id"),
+        ("remote_engine_id", "remote_host", "remote_port", "remote_request_id"),
         "<from the prefiller's answer>",
     ),
+    "remote_block_ids": [[0, "<from the prefiller's answer>"]],  # a number, since a handoff has blocks
 }
 _ANSWERS: dict[Role, dict[str, Any]] = {
     Role.PREFILL: {"kv_transfer_params": _HANDOFF},

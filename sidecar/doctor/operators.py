@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from sidecar import bounded
 from sidecar.doctor.reading import sidecar_told
 from sidecar.doctor.told import SidecarTold
 from sidecar.remote.client import Trust, connected
@@ -46,7 +47,9 @@ async def _hello(place: Place, trust: Trust) -> Any:
     try:
         async with (
             asyncio.timeout(_WITHIN_S),
-            httpx.AsyncClient(verify=verify, timeout=None, trust_env=False) as client,
+            httpx.AsyncClient(
+                verify=verify, headers=bounded.IDENTITY, timeout=None, trust_env=False
+            ) as client,
             client.stream("GET", f"{place.url}/debug/events") as response,
         ):
             return await _first(response) if response.status_code == 200 else None
@@ -56,7 +59,7 @@ async def _hello(place: Place, trust: Trust) -> Any:
 
 async def _first(response: httpx.Response) -> Any:
     got = b""
-    async for piece in response.aiter_bytes():
+    async for piece in bounded.pieces(response, _MOST_BYTES):
         got += piece
         head, end, _ = got.partition(b"\n\n")
         if end:
@@ -65,6 +68,4 @@ async def _first(response: httpx.Response) -> Any:
                 return json.loads(content)
             except ValueError:
                 return None
-        if len(got) > _MOST_BYTES:
-            return None
     return None

@@ -16,19 +16,24 @@ from typing import Any
 
 import httpx
 
+from sidecar import bounded
 from sidecar.engine_counters import Counters, read
 from sidecar.remote import facts, prompts
 from sidecar.remote.errors import NoAnswer, Refused
 from sidecar.remote.facts import Facts
 from sidecar.remote.place import Place
 from sidecar.remote.prompts import NO_PULL, Answered, Directive, Prompt
-from sidecar.scraping import bounded
+from sidecar.scraping import MAX_BYTES
 
 # Questions about itself an engine answers at once, unless a step of its model holds it up.
 QUESTION_S = 15.0
 CONNECT_S = 5.0
 # Engines close an idle connection after 5 s (uvicorn's default); ours is gone before that.
 _KEEPALIVE_S = 2.0
+# The largest answer to a question, an engine's whole configuration, is some 100 KB; so much is read.
+_MOST_BYTES = 16 * 1024 * 1024
+# A stream of one event per token, each of some 300 bytes: 200,000 tokens.
+_MOST_STREAMED_BYTES = 64 * 1024 * 1024
 # Of an error's text so much is shown.
 _SHOWN_CHARACTERS = 300
 # Answers that the sidecar makes itself carry it (contract section 9).
@@ -58,7 +63,7 @@ async def connected(place: Place, trust: Trust, *, timeout_s: float) -> AsyncIte
     """A Remote whose completions take at most `timeout_s`."""
     async with httpx.AsyncClient(
         verify=trust.verify() if place.scheme == "https" else False,
-        headers=dict(trust.headers),
+        headers={**bounded.IDENTITY, **trust.headers},
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
         limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S),
         trust_env=False,
@@ -100,23 +105,16 @@ class Remote:
 
     async def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
         """A whole answer to JSON. Raises Refused for any status but 200, or NoAnswer."""
-        with self._named(self._timeout_s):
-            response = await self._client.post(
-                f"{self.place.url}{path}",
-                content=content,
-                headers={"content-type": "application/json", **headers},
-            )
+        headers = {"content-type": "application/json", **headers}
+        response = await self._whole("POST", path, self._timeout_s, content=content, headers=headers)
         if response.status_code != 200:
             raise self._refusal(response.status_code, response.content)
         return response
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`; empty where there is none. Raises NoAnswer."""
-        with self._named(QUESTION_S):
-            async with self._client.stream(
-                "GET", f"{self.place.url}/metrics", timeout=QUESTION_S
-            ) as response:
-                return await bounded(response) if response.status_code == 200 else b""
+        answer = await self._whole("GET", "/metrics", QUESTION_S, most_bytes=MAX_BYTES)
+        return answer.content if answer.status_code == 200 else b""
 
     async def counters(self) -> Counters:
         """The counters that prove a pull. Raises NoAnswer."""
@@ -135,7 +133,8 @@ class Remote:
                     "POST", f"{self.place.url}{prompts.PATH}", content=content, headers=headers
                 ) as response:
                     if response.status_code != 200:
-                        raise self._refusal(response.status_code, await response.aread())
+                        content = await bounded.whole(response, _MOST_BYTES)
+                        raise self._refusal(response.status_code, content)
                     return await self._streamed(response, began_s)
 
     async def _streamed(self, response: httpx.Response, began_s: float) -> Answered:
@@ -166,10 +165,20 @@ class Remote:
 
     async def _asked(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
         headers = {"content-type": "application/json"} if content is not None else {}
-        with self._named(QUESTION_S):
-            return await self._client.request(
-                method, f"{self.place.url}{path}", content=content, headers=headers, timeout=QUESTION_S
-            )
+        return await self._whole(method, path, QUESTION_S, content=content, headers=headers)
+
+    async def _whole(
+        self, method: str, path: str, within_s: float, *, most_bytes: int | None = None, **asked: Any
+    ) -> httpx.Response:
+        """An answer that has been read. asked: content and headers, as httpx takes them. Raises NoAnswer."""
+        asked["timeout"] = httpx.Timeout(within_s, connect=CONNECT_S)
+        with self._named(within_s):
+            async with (
+                asyncio.timeout(within_s),
+                self._client.stream(method, f"{self.place.url}{path}", **asked) as response,
+            ):
+                content = await bounded.whole(response, most_bytes or _MOST_BYTES)
+        return httpx.Response(response.status_code, headers=response.headers, content=content)
 
     def _refusal(self, status: int, content: bytes) -> Refused:
         said = prompts.error_of(content) or content.decode("utf-8", "replace")
@@ -196,7 +205,7 @@ async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
     httpx's own also end at U+0085 and U+2028, which a model may say and JSON may hold as they are.
     """
     rest = b""
-    async for piece in response.aiter_bytes():
+    async for piece in bounded.pieces(response, _MOST_STREAMED_BYTES):
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             yield line

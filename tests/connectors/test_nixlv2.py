@@ -98,6 +98,11 @@ def test_a_pull_goes_on_the_prefill_leg_and_never_to_the_decoder() -> None:
         b'{"do_remote_prefill":true}',
         PARAMS.replace(b'"remote_block_ids":[[9, 10]],', b""),
         PARAMS.replace(b'"remote_block_ids":[[9, 10]]', b'"remote_block_ids":null'),
+        *[
+            PARAMS.replace(b'"remote_block_ids":[[9, 10]]', b'"remote_block_ids":' + blocks)
+            for blocks in (b"[]", b"[[]]", b"[ [], [ ] ]", b"{}", b'"x"', b"true")
+        ],
+        *[b'{"do_remote_prefill":%b}' % fetches for fetches in (b"1", b'"true"', b"{}")],
         PARAMS.replace(b'"remote_engine_id":"0b11839b",', b""),
         PARAMS.replace(b'"remote_engine_id":"0b11839b"', b'"remote_engine_id": null'),
         PARAMS.replace(b'"remote_host":"10.0.0.3",', b""),
@@ -131,8 +136,18 @@ def test_a_missing_and_an_incomplete_handoff_are_told_apart() -> None:
         PARAMS.replace(b'"remote_request_id":"cmpl-9",', b""),
         PARAMS.replace(b"true", b"false", 1).replace(b'"remote_port":18150,', b""),
         b'{"later":1.0}',
+        PARAMS.replace(b"[[9, 10]]", b"[[], [0]]"),
+        PARAMS.replace(b"[[9, 10]]", b"[9, 10]"),
+        PARAMS.replace(b"true", b"1", 1),
     ],
-    ids=["an older engine's", "nothing to fetch", "unknown keys only"],
+    ids=[
+        "an older engine's",
+        "nothing to fetch",
+        "unknown keys only",
+        "no blocks of one group",
+        "blocks without groups",
+        "a flag of another type",
+    ],
 )
 def test_every_other_answer_is_used_whole(params: bytes) -> None:
     played = play(nixlv2.plan(call_of(CLIENT), route_of(), OPTIONS), answer(params))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.debug.cli import main
+from tests.bombs import packed
 from tests.debug.serving import DEBUG, debugging
 from tests.engines import scripted
 from tests.test_answers import closed_port
@@ -122,3 +123,13 @@ def test_a_request_that_would_be_refused_is_explained(capsys: pytest.CaptureFixt
         "POST /v1/completions (completions), connector offloading: refused",
         "├─ answered 400 BadRequestError",
     ]
+
+
+async def test_a_packed_answer_is_not_unpacked(capsys: pytest.CaptureFixture[str]) -> None:
+    async with scripted(packed("gzip, gzip")) as port:
+        url = f"http://{port.netloc}/v1/completions"
+        assert await asyncio.to_thread(main, [url, "-d", "{}"]) == 1
+    told = (
+        f"sidecar explain: http://{port.netloc}: content-encoding 'gzip, gzip', where identity was asked for"
+    )
+    assert capsys.readouterr().err.strip() == told

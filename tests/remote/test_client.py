@@ -10,7 +10,9 @@ import pytest
 from sidecar.endpoint import Endpoint
 from sidecar.engine_counters import Counters
 from sidecar.remote import NoAnswer, Place, Refused, Remote, Trust, by_body, by_header, connected
+from sidecar.remote import client as client_module
 from sidecar.remote.settling import settled
+from tests.bombs import packed
 from tests.engines import Answer, Got, scripted
 from tests.lab.bench import BLOCK, KV_BYTES, engines, prompt
 from tests.serving import serving
@@ -117,3 +119,35 @@ async def test_an_error_within_a_stream_is_a_refusal_with_its_own_code() -> None
         with pytest.raises(Refused, match="answered 400: out of vocabulary") as refused:
             await client.complete("tiny", prompt(1))
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("ask", ["metrics", "facts", "post", "complete"])
+async def test_a_packed_answer_is_not_asked_for_and_not_read(ask: str) -> None:
+    asks = {
+        "metrics": lambda client: client.metrics(),
+        "facts": lambda client: client.facts(),
+        "post": lambda client: client.post("/v1/completions", b"{}", {}),
+        "complete": lambda client: client.complete("tiny", prompt(1)),
+    }
+    async with scripted(packed("gzip, gzip")) as engine, remote(f"http://{engine.netloc}") as client:
+        with pytest.raises(NoAnswer, match="content-encoding 'gzip, gzip', where identity was asked for"):
+            await asks[ask](client)
+    assert engine.last.all("accept-encoding") == ["identity"]
+
+
+async def test_an_answer_and_a_stream_over_their_bounds_are_not_read_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "_MOST_BYTES", 64)
+    monkeypatch.setattr(client_module, "_MOST_STREAMED_BYTES", 128)
+
+    async def endless(got: Got, answer: Answer) -> None:
+        await answer.head()
+        while True:
+            await answer.chunk(b"data: {}\n\n")
+
+    async with scripted(endless) as engine, remote(f"http://{engine.netloc}") as client:
+        with pytest.raises(NoAnswer, match="over 64 bytes"):
+            await client.get("/version")
+        with pytest.raises(NoAnswer, match="over 128 bytes"):
+            await client.complete("tiny", prompt(1))
