@@ -91,8 +91,8 @@ def headers(status: int, content: bytes) -> list[tuple[bytes, bytes]]:
 
 def text_headers(status: int, content: bytes) -> list[tuple[bytes, bytes]]:
     """The headers of an error answer that is plain text."""
-    own_kindof_text = (b"content-type", b"text/plain; charset=utf-8")
-    return [own_kindof_text, *headers(status, content)[1:]]
+    kind_of_text = (b"content-type", b"text/plain; charset=utf-8")
+    return [kind_of_text, *headers(status, content)[1:]]
 
 
 def sse_event(status: int, message: str, *, anthropic: bool = False, own_kind: str | None = None) -> bytes:
