@@ -28,7 +28,7 @@ def evidence(ran: Ran, number: int) -> str:
 async def test_between_healthy_pods_pulls_move_and_their_sidecars_tell_how_they_are() -> None:
     async with pods(OFFLOADING) as (_, flags):
         ran = await doctor(*flags, "--json")
-    assert ran.code == 0
+    assert ran.code == 0, ran.out
     assert [peer["kind"] for peer in ran.json["peers"]] == ["sidecar", "sidecar"]
     assert ran.verdicts() == {"A to B": "moved", "B to A": "moved"}
     assert ran.one("connector", "A")["value"] == "offloading"
@@ -38,7 +38,7 @@ async def test_between_healthy_pods_pulls_move_and_their_sidecars_tell_how_they_
 async def test_all_five_gates_pass_between_healthy_pods() -> None:
     async with pods(OFFLOADING) as (_, flags):
         ran = await ended(await started(*flags, "--verify-pull", "--json"))
-    assert ran.code == 0
+    assert ran.code == 0, ran.out
     assert states(ran) == ["pass"] * 5
     assert evidence(ran, 1).startswith(f"A had {PROMPT_TOKENS} of {PROMPT_TOKENS} tokens when asked again")
     assert evidence(ran, 2).startswith("x-sidecar-pull: directed; source 127.0.0.1:")
