@@ -72,11 +72,15 @@ async def workers(sidecar: Command, count: int = 2) -> list[int]:
     They are looked up anew each time: a killed one is a child, too, until it was waited for.
     """
 
-    def listening() -> list[int]:
-        return [pid for pid in children(sidecar.process.pid) if sockets(pid, sidecar.port, LISTEN)]
+    pids: list[int] = []
 
-    await until(lambda: len(listening()) == len(children(sidecar.process.pid)) == count, "no workers")
-    return listening()
+    def all_listen() -> bool:
+        there = children(sidecar.process.pid)
+        pids[:] = [pid for pid in there if sockets(pid, sidecar.port, LISTEN)]
+        return len(pids) == len(there) == count
+
+    await until(all_listen, "no workers")
+    return pids  # of the look that found all: the kernel's table may leave out lines while it changes
 
 
 async def connected(port: int, count: int = MANY) -> list[Connection]:
