@@ -71,7 +71,6 @@ async def workers(sidecar: Command, count: int = 2) -> list[int]:
 
     They are looked up anew each time: a killed one is a child, too, until it was waited for.
     """
-
     pids: list[int] = []
 
     def all_listen() -> bool:
@@ -125,8 +124,13 @@ async def test_connections_are_dealt_out_and_the_start_line_is_said_once(tmp_pat
     async with scripted(complete) as engine, command(tmp_path, engine.port, TWO) as sidecar:
         pids = await workers(sidecar)
         pairs = await connected(sidecar.port)
-        shares = [sockets(pid, sidecar.port) for pid in pids]
-        assert sum(shares) == MANY
+        shares: list[int] = []
+
+        def all_seen() -> bool:
+            shares[:] = [sockets(pid, sidecar.port) for pid in pids]
+            return sum(shares) == MANY
+
+        await until(all_seen, "connections are missing")
         assert min(shares) >= 3
         await close(pairs)
         lines = [line for line in sidecar.log.splitlines() if line.startswith("sidecar ")]
