@@ -8,8 +8,8 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -296,13 +296,19 @@ sys.exit(supervise([Job(name, jobs[name]) for name in sys.argv[2:]], calls, floa
 """
 
 
-async def parent(grace: str, *jobs: str) -> asyncio.subprocess.Process:
-    """A parent of these jobs."""
-    return await asyncio.create_subprocess_exec(
+@asynccontextmanager
+async def parent(grace: str, *jobs: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A parent of these jobs, which is gone in any case when the block ends."""
+    process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PARENT, grace, *jobs),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
 
 
 async def said(process: asyncio.subprocess.Process) -> str:
@@ -313,21 +319,23 @@ async def said(process: asyncio.subprocess.Process) -> str:
 
 
 async def test_one_that_keeps_ending_is_started_less_and_less_often() -> None:
-    process = await parent("1", "crash")
-    times_s = [float(await said(process)) for _ in range(4)]
-    process.terminate()
-    gaps_s = [after - before for before, after in pairwise(times_s)]
-    assert [low <= gap < low + 1.0 for gap, low in zip(gaps_s, (0.1, 0.2, 0.4), strict=True)] == [True] * 3
-    output, errors = await process.communicate()
-    assert (output.decode().split(), process.returncode) == (["stopping"], 0)
-    assert errors.count(b'"exit_code":3') >= 3
+    async with parent("1", "crash") as process:
+        times_s = [float(await said(process)) for _ in range(4)]
+        process.terminate()
+        gaps_s = [after - before for before, after in pairwise(times_s)]
+        assert [low <= gap < low + 1.0 for gap, low in zip(gaps_s, (0.1, 0.2, 0.4), strict=True)] == [
+            True
+        ] * 3
+        output, errors = await process.communicate()
+        assert (output.decode().split(), process.returncode) == (["stopping"], 0)
+        assert errors.count(b'"exit_code":3') >= 3
 
 
 async def test_one_that_does_not_end_in_time_is_killed_and_said() -> None:
     # The time that a process has past its grace is 10 s (sidecar/processes.py): this grace is below zero.
-    process = await parent("-9.7", "stuck", "calm")
-    assert {await said(process), await said(process)} == {"stuck", "calm"}
-    process.terminate()
-    _, errors = await process.communicate()
-    assert process.returncode == 1
-    assert b"did not end in time and is killed" in errors
+    async with parent("-9.7", "stuck", "calm") as process:
+        assert {await said(process), await said(process)} == {"stuck", "calm"}
+        process.terminate()
+        _, errors = await process.communicate()
+        assert process.returncode == 1
+        assert b"did not end in time and is killed" in errors

@@ -9,14 +9,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from sidecar.calibrate.aim import P2P_PORT, VIAS
 from sidecar.calibrate.crossover import DEFAULT_HEADROOM
-from sidecar.calibrate.outcomes import MEANINGS, Outcome
+from sidecar.calibrate.outcomes import MEANINGS
 from sidecar.calibrate.plan import DEFAULT_LENGTHS
 from sidecar.calibrate.values import COUNT, ENDPOINT, SOME, URL, header, headroom, kind, lengths, timeout
 from sidecar.endpoint import Endpoint
+from sidecar.parser import Parser
 from sidecar.remote import Place, Trust
 from sidecar.settings.durations import parse_duration
 
@@ -59,11 +59,6 @@ class Options:
     trust: Trust
     yes: bool
     files: Mapping[str, str]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(Outcome.WRONG_USAGE, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
 
 def parsed(argv: Sequence[str]) -> Options:
@@ -112,7 +107,7 @@ def _check_trust(parser: argparse.ArgumentParser, trust: Trust, schemes: set[str
 
 def _parser() -> argparse.ArgumentParser:
     codes = "\n".join(f"  {int(code):<4} {meaning}" for code, meaning in MEANINGS.items())
-    parser = _Parser(
+    parser = Parser(
         prog=PROG,
         usage=f"{PROG} --source=URL --consumer=URL [--FLAG=VALUE ...]",
         description=_ABOUT,

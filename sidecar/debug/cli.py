@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,6 +25,7 @@ from sidecar.debug.explain import Deciding, explained, pretty
 from sidecar.debug.reasons import SourceState
 from sidecar.debug.tree import tree
 from sidecar.headers import Headers
+from sidecar.parser import Parser
 from sidecar.parts import deciders
 from sidecar.server.client import BodyTooLarge
 from sidecar.settings import SettingsError, load
@@ -102,13 +103,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(_WRONG_USAGE, f"{self.prog}: {message.removeprefix('argument ')}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="sidecar explain",
         usage="sidecar explain URL|PATH [-H HEADER]... [-d BODY] [--prompts] [--raw] [-k] [-- --FLAG ...]",
         description=_ABOUT,

@@ -9,9 +9,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from sidecar.doctor.findings import EXIT_WRONG_USAGE
+from sidecar.parser import Parser
 from sidecar.remote.client import Trust
 from sidecar.settings.durations import parse_duration
 
@@ -59,11 +58,6 @@ class Options:
     trust: Trust
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_WRONG_USAGE, f"{self.prog}: {message.removeprefix('argument ')}\n")
-
-
 def parse(argv: Sequence[str]) -> Options:
     """The options. Raises SystemExit (--help, or what argparse refuses) or ValueError."""
     given = _parser().parse_args(argv)
@@ -106,7 +100,7 @@ def _trust(given: argparse.Namespace) -> Trust:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="sidecar doctor",
         usage="sidecar doctor --peers URL,URL... | --inference-pool NS/NAME [--verify-pull] [--watch] ...",
         description=_ABOUT,

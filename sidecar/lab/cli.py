@@ -12,9 +12,10 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from sidecar.lab.config import EngineConfig
+from sidecar.parser import Parser
 
 FLAG_DEFAULTS = {"port": 8200, "p2p_port": 7777, "nixl_port": 5600}
 """The well-known ports: --model-server-port and --p2p-connector-port of the sidecar, vLLM's 5600 (NIXL)."""
@@ -45,16 +46,9 @@ def main(argv: Sequence[str]) -> int:
             return USAGE_ERROR
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {message.removeprefix('argument ')}\n")
-
-
 def engine_parser() -> argparse.ArgumentParser:
     """One flag per field of `EngineConfig`."""
-    parser = _Parser(
+    parser = Parser(
         prog="sidecar lab engine",
         description="A simulated vLLM 0.32: HTTP API, KV caches, P2P and NIXL transfers, metrics and faults.",
         allow_abbrev=False,
