@@ -214,7 +214,7 @@ _TOKENS = st.sampled_from(
 
 
 @st.composite
-def _broken_objects(draw: st.DrawFn) -> bytes:
+def broken_objects(draw: st.DrawFn) -> bytes:
     """An object with a few of its bytes cut out or replaced."""
     text = draw(json_objects()).text
     for _ in range(draw(st.integers(1, 2))):
@@ -225,7 +225,7 @@ def _broken_objects(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=200, deadline=None)
-@given(raw=st.one_of(_broken_objects(), st.lists(_TOKENS, max_size=12).map(b"".join), st.binary(max_size=20)))
+@given(raw=st.one_of(broken_objects(), st.lists(_TOKENS, max_size=12).map(b"".join), st.binary(max_size=20)))
 def test_any_bytes_are_accepted_exactly_when_they_are_one_json_object(raw: bytes) -> None:
     try:
         body = Body.parse(raw)
