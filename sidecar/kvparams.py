@@ -112,7 +112,24 @@ def complete_handoff(raw: bytes) -> bool:
     # Engines ask for its truth, and 1 and "true" are as true to them.
     if params.get("do_remote_prefill", b"null") in (b"false", b"null"):
         return True
-    return _lacking(params, HANDOFF_REQUIRED) is None
+    return _lacking(params, HANDOFF_REQUIRED) is None and well_typed(params)
+
+
+# Of an answer: two that engines ask for their truth, and one that is long and judged by its blocks.
+_JUDGED_OTHERWISE: Edits = dict.fromkeys(("do_remote_prefill", "do_remote_decode", _BLOCKS))
+
+
+def well_typed(params: Body) -> bool:
+    """Whether what an engine answered says where its blocks are, and of what shape, as engines read it.
+
+    Null apart. Told otherwise, vLLM 0.32 fails the request, and with MoRI-IO the scheduler raises, which ends
+    the engine (moriio_connector.py, update_state_after_alloc).
+    """
+    try:
+        check_types(FIELD, params.edited(_JUDGED_OTHERWISE))
+    except BadRequest:
+        return False
+    return True
 
 
 def find(body: Body, place: tuple[str, ...]) -> bytes | None:

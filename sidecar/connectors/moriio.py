@@ -13,10 +13,11 @@ from hashlib import blake2s
 from typing import Any
 
 from sidecar import headers as names
+from sidecar.api import Edits
 from sidecar.body import BadBody, Body, dump
 from sidecar.call import Call
 from sidecar.connectors.options import MoRIIO, Options
-from sidecar.kvparams import FIELD
+from sidecar.kvparams import FIELD, well_typed
 from sidecar.plan import Ask, Deliver, Leg, Plan, Start
 from sidecar.routing import Route
 
@@ -122,9 +123,15 @@ def _answered(raw: bytes) -> tuple[Body | None, str | None]:
     if raw == b"null":
         return None, "prefill_without_kv_transfer_params"
     try:
-        return Body.parse(raw), None
+        params = Body.parse(raw)
     except BadBody:
-        return None, "prefill_with_incomplete_kv_transfer_params"
+        return None, _UNUSABLE
+    return (params, None) if well_typed(params.edited(_OURS)) else (None, _UNUSABLE)
+
+
+_UNUSABLE = "prefill_with_incomplete_kv_transfer_params"
+# What is said anew in any case, whatever P has said.
+_OURS: Edits = {"remote_dp_rank": None, "remote_dp_rank_override": None}
 
 
 def _own_rank(params: Body, dp_size: int, otherwise: int) -> int:
