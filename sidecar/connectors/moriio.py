@@ -98,7 +98,14 @@ def _shared(call: Call, pods: MoRIIO, rank: int) -> dict[str, Any]:
 
 
 def _transfer_id(call: Call) -> str:
-    """Engines tell messages about transfers by the prefix (vLLM, MoRIIOConstants.TRANSFER_PREFIX)."""
+    """Engines tell messages about transfers by the prefix (vLLM, MoRIIOConstants.TRANSFER_PREFIX).
+
+    One for all legs, a prefill that is sent again without its pull too. D has said once where it wants this
+    transfer and waits: under another id P would write nothing there, and a D that is cancelled meanwhile
+    never frees those blocks (vLLM 0.32 sched/scheduler.py, finish_requests). P writes only once the prompt
+    is computed, so nothing for the leg that hung, and the id is the newer request's from then on
+    (moriio_connector.py, map_request_id).
+    """
     return f"tx{call.ids.handoff}"
 
 
