@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
@@ -80,7 +81,10 @@ class Cluster:
         """See ClusterApi."""
         try:
             client = await self._ready()
-            async with client.stream("GET", path, params=dict(query)) as response:
+            async with (
+                _opened() as extensions,
+                client.stream("GET", path, params=dict(query), extensions=extensions) as response,
+            ):
                 content = await bounded.whole(response, _MAX_PAGE_BYTES)
         except _UNREACHED as error:
             raise _unreached(error) from error
@@ -93,7 +97,12 @@ class Cluster:
         timeout = httpx2.Timeout(_TIMEOUT_S, read=None)
         try:
             client = await self._ready()
-            async with client.stream("GET", path, params=dict(query), timeout=timeout) as response:
+            async with (
+                _opened() as extensions,
+                client.stream(
+                    "GET", path, params=dict(query), timeout=timeout, extensions=extensions
+                ) as response,
+            ):
                 if response.status_code != httpx2.codes.OK:
                     raise _refused(response.status_code, await bounded.whole(response, _MAX_LINE_BYTES))
                 async with aclosing(_lines(response)) as lines:
@@ -125,6 +134,28 @@ class Cluster:
         # Before anybody reads a body: httpx2 itself reads, and would unpack, that of a 401 to ask once more.
         client.event_hooks = {"response": [_unpacked]}
         return client
+
+
+@asynccontextmanager
+async def _opened() -> AsyncIterator[dict[str, Any]]:
+    """The extensions of one request, whose connection is closed at the end if its handshake is not over.
+
+    Of what can end a handshake, httpcore2 2.16 does not close it for a cancellation (_backends/anyio.py,
+    start_tls): it would be open until the garbage collector comes.
+    """
+    opened: list[Any] = []  # httpcore2.AsyncNetworkStream
+
+    async def trace(event: str, told: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            opened.append(told["return_value"])
+        elif event.startswith(("connection.start_tls.complete", "http")):
+            opened.clear()
+
+    try:
+        yield {"trace": trace}
+    finally:
+        for stream in opened:
+            await stream.aclose()
 
 
 async def _unpacked(response: httpx2.Response) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -360,6 +361,27 @@ async def test_leaving_it_ends_every_task_and_connection(api: KubeApi, account: 
         await both_open(api)
     await until(lambda: not api.watching)
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_leaving_it_in_the_middle_of_a_handshake_closes_that_connection(
+    account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came, closed = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)  # of a client's first message, which nobody answers
+        came.set()
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.sockets[0].getsockname()[1]))
+    async with server, asyncio.timeout(5):
+        async with watching(account):
+            await came.wait()
+        await closed.wait()
+    gc.collect()  # what is left behind open warns now, and a warning is an error
 
 
 def kubeconfig(api: KubeApi, authority: Authority, tmp_path: Path) -> Path:
