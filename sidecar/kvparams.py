@@ -90,7 +90,7 @@ def may_hold(body: Body) -> bool:
 
 
 def cleared(body: Body) -> Edits:
-    """The edits that remove the client's params from every place."""
+    """The edits that remove the client's params from every place. Raises BadRequest as `find`."""
     if not may_hold(body):
         return {}
     return {place[0]: _removed(body, place) for place in PLACES if find(body, place) is not None}
@@ -133,14 +133,18 @@ def well_typed(params: Body) -> bool:
 
 
 def find(body: Body, place: tuple[str, ...]) -> bytes | None:
-    """What a body holds at a place; None where it holds nothing."""
+    """What a body holds at a place; None where it holds nothing.
+
+    Raises BadRequest, naming the field, for an object that is too much to look for it in.
+    """
     for key in place[:-1]:
-        if key not in body:
+        raw = body.get(key, b"null")
+        if not raw.startswith(b"{"):  # it can hold no params, and its type is the engine's to refuse
             return None
         try:
-            body = Body.parse(body[key])
-        except BadBody:  # not an object: it can hold no params, and its type is the engine's to refuse
-            return None
+            body = Body.parse(raw)
+        except BadBody:
+            raise BadRequest(f'field "{key}" is too much to look for {FIELD} in') from None
     return body.get(place[-1])
 
 
