@@ -163,7 +163,7 @@ def elements(raw: bytes) -> list[bytes]:
         raise BadBody("the value must be a JSON array") from None
     except (msgspec.DecodeError, RecursionError):
         pass  # lone surrogates, as in Body.parse; what is wrong with any other text shows below
-    copy = _SURROGATE.sub(_MASK, raw)
+    copy = _mask(raw)
     try:
         masked = [bytes(element) for element in _ELEMENTS.decode(copy)]
     except (msgspec.DecodeError, RecursionError):
@@ -218,9 +218,6 @@ def _require_utf8(raw: bytes | bytearray) -> None:
 _UNCOUNTED_BYTES = 512 * 1024
 
 
-# Every surrogate escape, paired or not, or what looks like one behind an escaped backslash.
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_MASK = b"\\\\u0041"  # as a template of re: one backslash
 _BEFORE_ELEMENT = re.compile(rb"\s*+[\[,]\s*+")
 
 
@@ -234,12 +231,17 @@ def _found(raw: bytes | bytearray) -> Mapping[str, bytes]:
     return members(raw, raw) or _FIELDS.decode(raw)
 
 
+def _mask(raw: bytes | bytearray) -> bytes | bytearray:
+    """A text as long and as valid, where no escape is a surrogate, nor of that kind: U+D83D is U+083D."""
+    return raw.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
+
+
 def _masked(raw: bytes | bytearray) -> Mapping[str, bytes]:
     """The fields of a text with lone surrogates, found in a copy of the same length that has none.
 
     Raises as msgspec, and BadBody for too many.
     """
-    copy = _SURROGATE.sub(_MASK, raw)
+    copy = _mask(raw)
     found = members(copy, raw)
     if found is None:
         _FIELDS.decode(copy)  # says what is wrong
