@@ -21,7 +21,7 @@ def walked(text: bytes) -> dict[str, bytes] | None:
     return None if found is None else {key: bytes(value) for key, value in found.items()}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(made=json_objects())
 def test_any_object_without_lone_surrogates_is_walked_value_by_value(made: JsonObject) -> None:
     if made.fields and b"\\u" not in made.text:
@@ -30,7 +30,7 @@ def test_any_object_without_lone_surrogates_is_walked_value_by_value(made: JsonO
         assert list(found.items()) == list(made.fields.items())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(raw=st.one_of(broken_objects(), st.binary(max_size=20)))
 def test_what_is_walked_is_one_object_with_these_fields(raw: bytes) -> None:
     try:
