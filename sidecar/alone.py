@@ -107,10 +107,10 @@ _TELLING = frozenset(
 _OPENAI = ("chat_completions", "completions")
 _OFF = (b"false", b"null", b"0")
 # Most lists of a prompt are token ids, and long: such a one is not decoded.
-_OF_NUMBERS = re.compile(rb"\[\s*[-0-9]")
+_OF_NUMBERS = re.compile(rb"\[\s*+[-0-9]")
 # A tuple, for its decoder stops at a second element, where a list's would go on to the millionth.
 _ONE_ELEMENT = msgspec.json.Decoder(tuple[msgspec.Raw])
-_EMPTY = re.compile(rb"\[\s*\]")
+_EMPTY = re.compile(rb"\[\s*+\]")
 
 
 def _of_chat(body: Body) -> bool:

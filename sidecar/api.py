@@ -124,8 +124,9 @@ def find(method: bytes, path: bytes) -> Api | None:
     """The API that a request is for, if it is a POST whose path cleans to a routed one (section 2)."""
     if method != b"POST":
         return None
-    # Engines decode the path before they match it (uvicorn): what they would serve as routed is routed here.
-    return _BY_PATH.get(path) or _BY_PATH.get(_clean(unquote_to_bytes(path)))
+    # Engines decode the path before they match it (uvicorn), by a pattern that a last line feed does not
+    # break (Starlette, compile_path): what they would serve as routed is routed here.
+    return _BY_PATH.get(path) or _BY_PATH.get(_clean(unquote_to_bytes(path).removesuffix(b"\n")))
 
 
 def _clean(path: bytes) -> bytes:

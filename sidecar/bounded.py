@@ -6,9 +6,8 @@ httpx unpacks a whole piece before anyone can count it. So identity is asked for
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import httpx
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
 
 # What a question whose answer is read here is asked with (RFC 9110 section 12.5.3).
 IDENTITY = {"accept-encoding": "identity"}
@@ -17,23 +16,37 @@ IDENTITY = {"accept-encoding": "identity"}
 _SHOWN_CHARACTERS = 60
 
 
-async def pieces(response: httpx.Response, most_bytes: int) -> AsyncIterator[bytes]:
+class Streamed(Protocol):
+    """A response of httpx, or of httpx2, whose body has not been read."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def stream(self) -> Any: ...
+
+
+def refuse_packed(headers: Mapping[str, str]) -> None:
+    """Raises OSError for the head of an answer that is packed."""
+    coding = headers.get("content-encoding", "")
+    if any(name.strip().lower() not in ("", "identity") for name in coding.split(",")):
+        raise OSError(f"content-encoding {coding[:_SHOWN_CHARACTERS]!r}, where identity was asked for")
+
+
+async def pieces(response: Streamed, most_bytes: int) -> AsyncIterator[bytes]:
     """The body of a streamed answer as it comes.
 
     Raises OSError where it is packed, before any of it is read, or over `most_bytes`; httpx's errors pass.
     """
-    coding = response.headers.get("content-encoding", "")
-    if any(name.strip().lower() not in ("", "identity") for name in coding.split(",")):
-        raise OSError(f"content-encoding {coding[:_SHOWN_CHARACTERS]!r}, where identity was asked for")
+    refuse_packed(response.headers)
     total_bytes = 0
     # What `aiter_raw` reads, and what a response has too that was made whole (`httpx.MockTransport`).
-    async for piece in response.stream:  # type: ignore[union-attr]
+    async for piece in response.stream:
         total_bytes += len(piece)
         if total_bytes > most_bytes:
             raise OSError(f"over {most_bytes} bytes")
         yield piece
 
 
-async def whole(response: httpx.Response, most_bytes: int) -> bytes:
+async def whole(response: Streamed, most_bytes: int) -> bytes:
     """All of it. Raises as `pieces`."""
     return b"".join([piece async for piece in pieces(response, most_bytes)])

@@ -90,7 +90,7 @@ def may_hold(body: Body) -> bool:
 
 
 def cleared(body: Body) -> Edits:
-    """The edits that remove the client's params from every place."""
+    """The edits that remove the client's params from every place. Raises BadRequest as `find`."""
     if not may_hold(body):
         return {}
     return {place[0]: _removed(body, place) for place in PLACES if find(body, place) is not None}
@@ -112,18 +112,39 @@ def complete_handoff(raw: bytes) -> bool:
     # Engines ask for its truth, and 1 and "true" are as true to them.
     if params.get("do_remote_prefill", b"null") in (b"false", b"null"):
         return True
-    return _lacking(params, HANDOFF_REQUIRED) is None
+    return _lacking(params, HANDOFF_REQUIRED) is None and well_typed(params)
+
+
+# Of an answer: two that engines ask for their truth, and one that is long and judged by its blocks.
+_JUDGED_OTHERWISE: Edits = dict.fromkeys(("do_remote_prefill", "do_remote_decode", _BLOCKS))
+
+
+def well_typed(params: Body) -> bool:
+    """Whether what an engine answered says where its blocks are, and of what shape, as engines read it.
+
+    Null apart. Told otherwise, vLLM 0.32 fails the request, and with MoRI-IO the scheduler raises, which ends
+    the engine (moriio_connector.py, update_state_after_alloc).
+    """
+    try:
+        check_types(FIELD, params.edited(_JUDGED_OTHERWISE))
+    except BadRequest:
+        return False
+    return True
 
 
 def find(body: Body, place: tuple[str, ...]) -> bytes | None:
-    """What a body holds at a place; None where it holds nothing."""
+    """What a body holds at a place; None where it holds nothing.
+
+    Raises BadRequest, naming the field, for an object that is too much to look for it in.
+    """
     for key in place[:-1]:
-        if key not in body:
+        raw = body.get(key, b"null")
+        if not raw.startswith(b"{"):  # it can hold no params, and its type is the engine's to refuse
             return None
         try:
-            body = Body.parse(body[key])
-        except BadBody:  # not an object: it can hold no params, and its type is the engine's to refuse
-            return None
+            body = Body.parse(raw)
+        except BadBody:
+            raise BadRequest(f'field "{key}" is too much to look for {FIELD} in') from None
     return body.get(place[-1])
 
 

@@ -61,7 +61,8 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _is_port(value: Any) -> bool:
+def is_port(value: Any) -> bool:
+    """Whether it is the number of a port."""
     return _is_int(value) and 0 < value < 65536
 
 
@@ -81,8 +82,11 @@ _BlockId = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _BLOCK_IDS = msgspec.json.Decoder(list[_BlockId | list[_BlockId]])
 
 
-def _is_host(value: Any) -> bool:
-    """A name or an address, IPv6 without brackets; vLLM's P2P tier dies of anything else (libzmq: EINVAL)."""
+def is_host(value: Any) -> bool:
+    """Whether it is a name or an address, IPv6 without brackets.
+
+    vLLM's P2P tier dies of anything else (libzmq: EINVAL).
+    """
     if not isinstance(value, str) or value != value.strip():
         return False
     try:
@@ -95,13 +99,13 @@ def _is_host(value: Any) -> bool:
 _BOOL = ("true or false", lambda value: isinstance(value, bool))
 _STR = ("a string", lambda value: isinstance(value, str))
 _INT = ("an integer", _is_int)
-_PORT = ("a port from 1 to 65535", _is_port)
+_PORT = ("a port from 1 to 65535", is_port)
 _NUMBER = ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
 _STRINGS = (
     "a list of strings",
     lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
 )
-_HOST = ("a host name or an IP address", _is_host)
+_HOST = ("a host name or an IP address", is_host)
 _REMOTE = {"kv_request_id": _STR, "remote_host": _HOST, "remote_port": _PORT}
 
 # Known keys of vLLM 0.32's P2P tier, NIXL, Mooncake and MoRI-IO connectors. Unknown keys pass.

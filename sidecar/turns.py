@@ -17,6 +17,7 @@ import msgspec
 
 from sidecar.body import Body
 from sidecar.headers import Headers
+from sidecar.kvtypes import is_host, is_port
 from sidecar.sizes import is_large
 
 # vLLM 0.32 ChatCompletionRequest: what only steers the sampling or the shape of the answer. Every other
@@ -172,11 +173,13 @@ def turn_of(keep: Keep, params: Mapping[str, Any]) -> Turn | None:
 
     What vLLM 0.32 (nixl/pull_scheduler.py) asks of them; the two roles are the reader's to set.
     """
-    named = [params.get(name) for name in ("remote_engine_id", "remote_request_id", "remote_host")]
-    tokens, port = params.get("remote_num_tokens"), params.get("remote_port")
+    named = [params.get(name) for name in ("remote_engine_id", "remote_request_id")]
+    tokens = params.get("remote_num_tokens")
     if params.get("do_remote_decode") is not True or not all(isinstance(v, str) and v for v in named):
         return None
-    if not _is_count(tokens) or not _is_count(port) or not params.get("remote_block_ids"):
+    if not is_host(params.get("remote_host")) or not is_port(params.get("remote_port")):
+        return None
+    if not _is_count(tokens) or not params.get("remote_block_ids"):
         return None
     if params.get("transfer_mode", "pull") != "pull":
         return None

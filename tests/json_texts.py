@@ -74,17 +74,21 @@ def spelled(key: str) -> SearchStrategy[str]:
     return st.sampled_from((f'"{key}"', f'"{key}"', f'"{escaped[0]}{key[1:]}"', f'"{"".join(escaped)}"'))
 
 
-def json_objects(named: Mapping[str, SearchStrategy[str]] | None = None) -> SearchStrategy[JsonObject]:
-    """Any object; its keys are often those of `named`, with values of the strategy given there."""
+def json_objects(
+    named: Mapping[str, SearchStrategy[str]] | None = None, most: int = 7
+) -> SearchStrategy[JsonObject]:
+    """Any object of so many members at most; its keys are often those of `named`, with values of the strategy
+    given there."""
     kinds = [st.tuples(STRINGS, VALUES)]
     kinds += [st.tuples(spelled(key), value) for key, value in (named or {}).items()]
     member = st.tuples(_SPACES_AROUND, st.one_of(kinds))
-    return st.tuples(_SPACE, st.lists(member, max_size=7), _SPACE).map(_assembled)
+    return st.tuples(_SPACE, st.lists(member, max_size=most), _SPACE).map(_assembled)
 
 
-def objects_of(*keys: str, value: SearchStrategy[str] = VALUES) -> SearchStrategy[str]:
-    """The text of an object whose keys are often these."""
-    return json_objects(dict.fromkeys(keys, value)).map(lambda made: made.text.decode().strip(" \t\r\n"))
+def objects_of(*keys: str, value: SearchStrategy[str] = VALUES, most: int = 7) -> SearchStrategy[str]:
+    """The text of an object whose keys are often these. most: of members, fewer for one within others."""
+    made = json_objects(dict.fromkeys(keys, value), most)
+    return made.map(lambda made: made.text.decode().strip(" \t\r\n"))
 
 
 # What stands before the key, before and after the colon, and after the value.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
@@ -18,6 +19,12 @@ from sidecar.observers.log import ExchangeLog
 from sidecar.server.run import listen
 from sidecar.settings import load
 from tests.leftovers import held, settled
+
+# uvicorn ends a server no sooner than in its next look, a tenth of a second later; hundreds are ended here.
+_LOOK_S = 0.002
+_asyncio = SimpleNamespace(**vars(asyncio))
+_asyncio.sleep = lambda delay_s: asyncio.sleep(min(delay_s, _LOOK_S))
+uvicorn.server.asyncio = _asyncio  # type: ignore[attr-defined, assignment]
 
 CHAT = "/v1/chat/completions"
 PREFILLER = "x-prefiller-host-port"

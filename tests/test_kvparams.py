@@ -365,6 +365,29 @@ def test_any_body_is_passed_as_it_is_or_refused_by_name(made: JsonObject, policy
     assert refusal is None or "kv_transfer_params" in refusal.message
 
 
+MANY = b",".join([b'"k%d":1' % number for number in range(10_001)])
+
+
+@pytest.mark.parametrize("policy", [VALIDATE, STRIP, REJECT])
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        (b'{"vllm_xargs":{%b,"kv_transfer_params":{"remote_kv_source":"abc"}}}', "vllm_xargs"),
+        (b'{"sampling_params":{%b,"extra_args":{"kv_transfer_params":{}}}}', "sampling_params"),
+        (b'{"sampling_params":{"extra_args":{%b,"kv_transfer_params":{}}}}', "extra_args"),
+    ],
+)
+def test_an_object_that_is_too_much_to_look_through_is_refused_by_name(
+    raw: bytes, field: str, policy: Policy
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        screened(raw % MANY, policy)
+    assert refused.value.message == f'field "{field}" is too much to look for kv_transfer_params in'
+    with pytest.raises(BadRequest):
+        cleared(Body.parse(raw % MANY))
+    assert screened(raw % MANY, PASS) == raw % MANY
+
+
 # What a prefiller answered
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import app
+from sidecar import app, stages
 from sidecar.engine_tls import EngineTLS, Trust
 from tests.certificates import Authority, server_tls
 from tests.commands import command
@@ -147,8 +147,12 @@ async def test_an_engine_that_demands_a_certificate_is_shown_ours(
 
 
 async def test_what_is_used_towards_engines_is_read_again_and_an_old_authority_is_forgotten(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, authority: Authority
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    authority: Authority,
 ) -> None:
+    monkeypatch.setattr(stages, "_ENGINE_IDLE_S", 0.5)
     caplog.set_level(logging.INFO, "sidecar.tls")
     new = Authority()
     old_pair, new_pair = authority.write(tmp_path / "a", "localhost"), new.write(tmp_path / "b", "localhost")
@@ -183,7 +187,7 @@ async def test_what_is_used_towards_engines_is_read_again_and_an_old_authority_i
 
 
 async def old_engine_idle(engine: ScriptedEngine) -> None:
-    """Until the connection from before is gone: it keeps what it was opened with, for 4 s when idle."""
+    """Until the connection from before, which keeps what it was opened with, has been idle for long."""
     async with asyncio.timeout(8):
         while engine.open:
             await asyncio.sleep(0.02)

@@ -64,6 +64,8 @@ async def test_a_prefill_beside_its_decode_is_sent_again_without_its_pull(
         assert 0.15 < second.came_s - first.came_s < 5
         [decode] = posted(decoder)
         assert decode.came_s < second.came_s
+        # It waits for this transfer and no other.
+        assert decode.json["kv_transfer_params"]["transfer_id"] == params["transfer_id"]
 
         again = await sidecar.post(headers=pulling(prefiller))
         assert again.status == 200

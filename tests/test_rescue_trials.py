@@ -43,22 +43,23 @@ def directed(engine: ScriptedEngine) -> list[bool]:
     return [b"remote_kv_source" in got.body for got in posted(engine)]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/responses", b'{"input":"a","previous_response_id":"x"}'),
-        ("/v1/completions", b'{"prompt":["a","b"],"stream":true}'),
-        ("/v1/completions", b"{"),
-    ],
-    ids=["refused", "no pull", "no JSON"],
+# Refused, several prompts, no JSON.
+WITHOUT_PULL = (
+    ("/v1/responses", b'{"input":"a","previous_response_id":"x"}'),
+    ("/v1/completions", b'{"prompt":["a","b"],"stream":true}'),
+    ("/v1/completions", b"{"),
 )
-async def test_a_request_that_sends_no_leg_with_a_pull_takes_no_trial(path: str, body: bytes) -> None:
+
+
+async def test_requests_that_send_no_leg_with_a_pull_take_no_trial() -> None:
     engine = Wedged()
     async with before(engine, PATIENT) as (sidecar, decoder):
         await sidecar.post("/v1/completions", STREAM, PULL)
         engine.hangs = False
         await asyncio.sleep(PAUSE_S + 0.05)
-        await sidecar.post(path, body, PULL)
+        for path, body in WITHOUT_PULL:
+            await sidecar.post(path, body, PULL)
+        assert not any(directed(decoder)[1:])
         answer = await sidecar.post("/v1/completions", STREAM, PULL)
         assert answer.body == b"".join(EVENTS)
         assert directed(decoder)[-1]

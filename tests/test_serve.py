@@ -84,9 +84,9 @@ async def test_a_second_signal_ends_what_still_runs(
         reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
         writer.write(post())
         await engine.came()
-        for number in signals:
-            sidecar.process.send_signal(number)
-            await asyncio.sleep(0.3)
+        sidecar.process.send_signal(signals[0])
+        await asyncio.sleep(0.2)
+        sidecar.process.send_signal(signals[1])
         answer = await read_answer(reader)
         writer.close()
 

@@ -13,10 +13,11 @@ from hashlib import blake2s
 from typing import Any
 
 from sidecar import headers as names
+from sidecar.api import Edits
 from sidecar.body import BadBody, Body, dump
 from sidecar.call import Call
 from sidecar.connectors.options import MoRIIO, Options
-from sidecar.kvparams import FIELD
+from sidecar.kvparams import FIELD, well_typed
 from sidecar.plan import Ask, Deliver, Leg, Plan, Start
 from sidecar.routing import Route
 
@@ -97,7 +98,14 @@ def _shared(call: Call, pods: MoRIIO, rank: int) -> dict[str, Any]:
 
 
 def _transfer_id(call: Call) -> str:
-    """Engines tell messages about transfers by the prefix (vLLM, MoRIIOConstants.TRANSFER_PREFIX)."""
+    """Engines tell messages about transfers by the prefix (vLLM, MoRIIOConstants.TRANSFER_PREFIX).
+
+    One for all legs, a prefill that is sent again without its pull too. D has said once where it wants this
+    transfer and waits: under another id P would write nothing there, and a D that is cancelled meanwhile
+    never frees those blocks (vLLM 0.32 sched/scheduler.py, finish_requests). P writes only once the prompt
+    is computed, so nothing for the leg that hung, and the id is the newer request's from then on
+    (moriio_connector.py, map_request_id).
+    """
     return f"tx{call.ids.handoff}"
 
 
@@ -122,9 +130,15 @@ def _answered(raw: bytes) -> tuple[Body | None, str | None]:
     if raw == b"null":
         return None, "prefill_without_kv_transfer_params"
     try:
-        return Body.parse(raw), None
+        params = Body.parse(raw)
     except BadBody:
-        return None, "prefill_with_incomplete_kv_transfer_params"
+        return None, _UNUSABLE
+    return (params, None) if well_typed(params.edited(_OURS)) else (None, _UNUSABLE)
+
+
+_UNUSABLE = "prefill_with_incomplete_kv_transfer_params"
+# What is said anew in any case, whatever P has said.
+_OURS: Edits = {"remote_dp_rank": None, "remote_dp_rank_override": None}
 
 
 def _own_rank(params: Body, dp_size: int, otherwise: int) -> int:

@@ -19,11 +19,11 @@ MAX_LEGS = 1000
 _HANDOFF = {
     "do_remote_prefill": True,
     "do_remote_decode": False,
-    **dict.fromkeys(
-        ("remote_engine_id", "remote_host", "remote_port", "remote_request_id"),
-        "<from the prefiller's answer>",
-    ),
-    "remote_block_ids": [[0, "<from the prefiller's answer>"]],  # a number, since a handoff has blocks
+    **dict.fromkeys(("remote_engine_id", "remote_request_id"), "<from the prefiller's answer>"),
+    # A host, a port and a number, since a handoff without is none (`kvparams.complete_handoff`).
+    "remote_host": "from-the-prefillers-answer",
+    "remote_port": 1,
+    "remote_block_ids": [[0, "<from the prefiller's answer>"]],
 }
 _ANSWERS: dict[Role, dict[str, Any]] = {
     Role.PREFILL: {"kv_transfer_params": _HANDOFF},

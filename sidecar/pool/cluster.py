@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
@@ -20,6 +21,7 @@ from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
+from sidecar import bounded
 from sidecar.pool.api import ClusterError
 from sidecar.pool.objects import Status
 
@@ -27,6 +29,8 @@ from sidecar.pool.objects import Status
 _TIMEOUT_S = 10.0
 # An object has at most 1.5 MiB (etcd --max-request-bytes); a line is one and a little around it.
 _MAX_LINE_BYTES = 8 * 1024 * 1024
+# A page has at most 500 objects (`reflector`); a pod with much in its annotations has 100 KB.
+_MAX_PAGE_BYTES = 128 * 1024 * 1024
 
 
 def credentials(service_account: str = SERVICE_ACCOUNT) -> SingleConfig:
@@ -76,21 +80,31 @@ class Cluster:
     async def get(self, path: str, query: Mapping[str, str]) -> bytes:
         """See ClusterApi."""
         try:
-            response = await (await self._ready()).get(path, params=dict(query))
+            client = await self._ready()
+            async with (
+                _opened() as extensions,
+                client.stream("GET", path, params=dict(query), extensions=extensions) as response,
+            ):
+                content = await bounded.whole(response, _MAX_PAGE_BYTES)
         except _UNREACHED as error:
             raise _unreached(error) from error
         if response.status_code != httpx2.codes.OK:
-            raise _refused(response.status_code, response.content)
-        return response.content
+            raise _refused(response.status_code, content)
+        return content
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
         """See ClusterApi. No limit between two reads: the caller bounds the whole."""
         timeout = httpx2.Timeout(_TIMEOUT_S, read=None)
         try:
             client = await self._ready()
-            async with client.stream("GET", path, params=dict(query), timeout=timeout) as response:
+            async with (
+                _opened() as extensions,
+                client.stream(
+                    "GET", path, params=dict(query), timeout=timeout, extensions=extensions
+                ) as response,
+            ):
                 if response.status_code != httpx2.codes.OK:
-                    raise _refused(response.status_code, await response.aread())
+                    raise _refused(response.status_code, await bounded.whole(response, _MAX_LINE_BYTES))
                 async with aclosing(_lines(response)) as lines:
                     async for line in lines:
                         yield line
@@ -115,7 +129,37 @@ class Cluster:
     def _made(self) -> httpx2.AsyncClient:
         """Read the files and make a client, which blocks for milliseconds."""
         config = credentials(self._service_account)
-        return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
+        client = AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
+        client.headers.update(bounded.IDENTITY)
+        # Before anybody reads a body: httpx2 itself reads, and would unpack, that of a 401 to ask once more.
+        client.event_hooks = {"response": [_unpacked]}
+        return client
+
+
+@asynccontextmanager
+async def _opened() -> AsyncIterator[dict[str, Any]]:
+    """The extensions of one request, whose connection is closed at the end if its handshake is not over.
+
+    Of what can end a handshake, httpcore2 2.16 does not close it for a cancellation (_backends/anyio.py,
+    start_tls): it would be open until the garbage collector comes.
+    """
+    opened: list[Any] = []  # httpcore2.AsyncNetworkStream
+
+    async def trace(event: str, told: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            opened.append(told["return_value"])
+        elif event.startswith(("connection.start_tls.complete", "http")):
+            opened.clear()
+
+    try:
+        yield {"trace": trace}
+    finally:
+        for stream in opened:
+            await stream.aclose()
+
+
+async def _unpacked(response: httpx2.Response) -> None:
+    bounded.refuse_packed(response.headers)
 
 
 async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:

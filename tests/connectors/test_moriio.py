@@ -286,12 +286,22 @@ FILLED = {
 }
 
 
+OWN = {
+    "transfer_id": "tx-own",
+    "remote_notify_port": 7,
+    "remote_handshake_port": 7,
+    "remote_dp_size": 12,
+    "remote_hosts": ["own"],
+    "remote_dp_size_local": 4,
+}
+
+
 @pytest.mark.parametrize("field", FILLED)
 def test_what_the_prefiller_left_out_is_filled_in_and_what_it_said_stands(field: str) -> None:
-    said = {**FILLED, "remote_dp_rank": 3, field: {"own": 1}}
+    said = {**FILLED, "remote_dp_rank": 3, field: OWN[field]}
     without = {key: value for key, value in said.items() if key != field}
     for answered, expected in (
-        (said, {"own": 1}),
+        (said, OWN[field]),
         (without, FILLED[field]),
         ({**said, field: None}, FILLED[field]),
     ):
@@ -320,6 +330,14 @@ def test_the_transfer_has_one_id_for_both_engines_and_another_for_each_request()
         (b'"abc"', "prefill_with_incomplete_kv_transfer_params"),
         (b"[]", "prefill_with_incomplete_kv_transfer_params"),
         (b"9", "prefill_with_incomplete_kv_transfer_params"),
+        *[
+            (b'{"remote_dp_rank":3,%b}' % field, "prefill_with_incomplete_kv_transfer_params")
+            for field in (
+                *(b'"remote_host":""', b'"remote_host":"a b"', b'"remote_host":7'),
+                *(b'"remote_notify_port":%b' % port for port in (b'"x"', b"0", b"-1", b"65536", b"true")),
+                *(b'"remote_handshake_port":"6301"', b'"remote_hosts":"h"', b'"transfer_id":7'),
+            )
+        ],
     ],
 )
 def test_an_answer_without_params_is_reported_and_decode_goes_on_without(

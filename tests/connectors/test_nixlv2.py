@@ -105,7 +105,17 @@ def test_a_pull_goes_on_the_prefill_leg_and_never_to_the_decoder() -> None:
         *[b'{"do_remote_prefill":%b}' % fetches for fetches in (b"1", b'"true"', b"{}")],
         PARAMS.replace(b'"remote_engine_id":"0b11839b",', b""),
         PARAMS.replace(b'"remote_engine_id":"0b11839b"', b'"remote_engine_id": null'),
+        PARAMS.replace(b'"remote_engine_id":"0b11839b"', b'"remote_engine_id":7'),
         PARAMS.replace(b'"remote_host":"10.0.0.3",', b""),
+        *[
+            PARAMS.replace(b'"remote_host":"10.0.0.3"', b'"remote_host":' + host)
+            for host in (b'""', b'" "', b'"a b"', b'"http://10.0.0.3"', b'"[fd00::1]"', b"7", b"true", b"[]")
+        ],
+        *[
+            PARAMS.replace(b'"remote_port":18150', b'"remote_port":' + port)
+            for port in (b'"x"', b'"18150"', b"0", b"-1", b"65536", b"true", b"18150.0", b"1e999", b"{}")
+        ],
+        PARAMS.replace(b'"remote_request_id":"cmpl-9"', b'"remote_request_id":9'),
         PARAMS.replace(b'"remote_port":18150,', b""),
         PARAMS.replace(b'"do_remote_prefill":true', b'"do_remote_prefill" : true').replace(
             b'"remote_port":18150,', b""

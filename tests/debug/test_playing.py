@@ -64,6 +64,7 @@ def test_a_decode_with_placeholders_says_where_they_come_from() -> None:
     content = story.legs[-1].leg.content
     assert content is not None
     assert b'"remote_engine_id":"<from the prefiller\'s answer>"' in content
+    assert b'"remote_host":"from-the-prefillers-answer","remote_port":1,' in content
     assert story.answered
 
 

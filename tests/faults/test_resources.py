@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.commands import Command, command
-from tests.engines import COMPLETION, ScriptedEngine, scripted
+from tests.engines import COMPLETION, Answer, Got, Script, ScriptedEngine, complete, scripted
 from tests.serving import BODY, Said, post, read_answer
 
 # More connections than a process with SPARE descriptors left can hold.
@@ -21,10 +21,17 @@ LARGE_BYTES = 48 * 1024 * 1024
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, *flags: str) -> AsyncIterator[tuple[ScriptedEngine, Command]]:
-    async with scripted() as engine, command(tmp_path, engine.port, *flags) as sidecar:
+async def running(
+    tmp_path: Path, *flags: str, script: Script = complete
+) -> AsyncIterator[tuple[ScriptedEngine, Command]]:
+    async with scripted(script) as engine, command(tmp_path, engine.port, *flags) as sidecar:
         assert (await ask(sidecar.port)).status == 200  # what is imported late is imported
         yield engine, sidecar
+
+
+async def parting(got: Got, answer: Answer) -> None:
+    """An engine that keeps no connection."""
+    await answer.json(COMPLETION, headers=[("connection", "close")])
 
 
 async def ask(port: int, body: bytes = BODY) -> Said:
@@ -65,11 +72,11 @@ def virtual_bytes(pid: int) -> int:
 
 
 async def test_without_descriptors_requests_are_told_so_and_afterwards_all_is_well(tmp_path: Path) -> None:
-    async with running(tmp_path, "--max-idle-conns-per-host=1") as (engine, sidecar):
+    async with running(tmp_path, script=parting) as (engine, sidecar):
         pid = sidecar.process.pid
         async with asyncio.timeout(10):
-            while engine.open:  # until the idle connection to the engine has expired
-                await asyncio.sleep(0.05)
+            while engine.open:
+                await asyncio.sleep(0.01)
         limit = len(os.listdir(f"/proc/{pid}/fd")) + SPARE
         hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.bombs import BOMB
+
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/ns/inferencepools"
 PODS = "/api/v1/namespaces/ns/pods"
 
@@ -25,6 +27,7 @@ class Asked:
     path: str
     query: dict[str, str]
     token: str
+    accepts: str = ""
 
     @property
     def watches(self) -> bool:
@@ -43,7 +46,10 @@ class _Watch:
 
 
 class KubeApi:
-    """The server. asked: what came. refusals: statuses to answer the next requests with, before anything."""
+    """The server. asked: what came. refusals: statuses to answer the next requests with, before anything.
+
+    packed: of so many next answers each is a bomb, whatever its status.
+    """
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self.tls = tls
@@ -51,6 +57,7 @@ class KubeApi:
         self.tokens = {"first"}
         self.asked: list[Asked] = []
         self.refusals: list[int] = []
+        self.packed = 0
         self.version = 100
         self.oldest = 0
         self.page_objects: int | None = None
@@ -150,7 +157,8 @@ class KubeApi:
                     headers[name.lower()] = value.strip()
                 url = urlsplit(line.decode().split(" ")[1])
                 query = {name: values[0] for name, values in parse_qs(url.query).items()}
-                asked = Asked(url.path, query, headers.get("authorization", "").removeprefix("Bearer "))
+                token = headers.get("authorization", "").removeprefix("Bearer ")
+                asked = Asked(url.path, query, token, headers.get("accept-encoding", ""))
                 self.asked.append(asked)
                 await self._answer(asked, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -159,7 +167,10 @@ class KubeApi:
             writer.transport.abort()
 
     async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
-        if self.refusals:
+        if self.packed:
+            self.packed -= 1
+            await _say_packed(writer, self.refusals.pop(0) if self.refusals else 200)
+        elif self.refusals:
             await _say(writer, self.refusals.pop(0), {"kind": "Status", "message": "refused by the script"})
         elif asked.token not in self.tokens:
             await _say(writer, 401, {"kind": "Status", "message": "Unauthorized"})
@@ -209,6 +220,14 @@ async def _say(writer: asyncio.StreamWriter, status: int, what: Object) -> None:
     writer.write(
         b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
         % (status, len(content), content)
+    )
+    await writer.drain()
+
+
+async def _say_packed(writer: asyncio.StreamWriter, status: int) -> None:
+    writer.write(
+        b"HTTP/1.1 %d Said\r\ncontent-encoding: gzip, gzip\r\ncontent-length: %d\r\n\r\n%b"
+        % (status, len(BOMB), BOMB)
     )
     await writer.drain()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -328,12 +329,59 @@ async def test_a_watch_whose_server_falls_silent_is_given_up(
         await until(lambda: sum(one.watches for one in api.asked) >= 6)
 
 
+@pytest.mark.parametrize("status", [200, 401, 403, 503])
+async def test_an_answer_that_is_packed_is_refused_unread(
+    api: KubeApi, account: Path, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    api.packed, api.refusals = 1, [status]
+    async with watching(account) as watch:
+        await until(lambda: watch.synced)
+    [warned] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warned.endswith("OSError: content-encoding 'gzip, gzip', where identity was asked for")
+    assert {asked.accepts for asked in api.asked} == {"identity"}
+
+
+async def test_a_watch_that_is_packed_is_refused_unread(
+    api: KubeApi, account: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "sidecar.pool")
+    async with watching(account) as watch:
+        await both_open(api)
+        api.packed = 1
+        api.end_watches()
+        await until(lambda: "where identity was asked for" in caplog.text)
+        await both_open(api)
+        api.put(PODS, pod("b", "10.0.0.2"))
+        await until(lambda: watch.allowlist.allows(B))
+
+
 async def test_leaving_it_ends_every_task_and_connection(api: KubeApi, account: Path) -> None:
     tasks = len(asyncio.all_tasks())
     async with watching(account):
         await both_open(api)
     await until(lambda: not api.watching)
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_leaving_it_in_the_middle_of_a_handshake_closes_that_connection(
+    account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came, closed = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)  # of a client's first message, which nobody answers
+        came.set()
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.sockets[0].getsockname()[1]))
+    async with server, asyncio.timeout(5):
+        async with watching(account):
+            await came.wait()
+        await closed.wait()
+    gc.collect()  # what is left behind open warns now, and a warning is an error
 
 
 def kubeconfig(api: KubeApi, authority: Authority, tmp_path: Path) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from tests.commands import command
 from tests.engines import scripted
@@ -21,6 +22,8 @@ from tests.soak.traffic import Stand
 # A leg that nobody waits for is closed within a loop turn; an idle connection to an engine after 4 s
 # (sidecar/stages.py), one of a client that was aborted at once.
 QUIET_S = 6.0
+# After the last leg: a client that was aborted has its socket closed in the next turns of a busy loop.
+SETTLED_S = 0.5
 # What memory may grow by after the warm-up: allocators keep what a burst of 8 MiB answers needed.
 GROWTH_BYTES = 32 * 1024 * 1024
 
@@ -63,8 +66,15 @@ async def standing(names: Sequence[str], directory: Path) -> AsyncIterator[list[
 
 
 async def quiet(stands: Sequence[Stand]) -> list[str]:
-    """Wait until idle connections have expired; what is still open then, in words."""
-    await asyncio.sleep(QUIET_S)
+    """Wait until idle connections have expired; what is still open after QUIET_S, in words."""
+    until_s = monotonic() + QUIET_S
+    while (still := _open(stands)) and monotonic() < until_s:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(SETTLED_S)
+    return still
+
+
+def _open(stands: Sequence[Stand]) -> list[str]:
     return [
         f"{stand.name}: {engine.open} connections to the {role} engine are open, {unanswered} legs run"
         for stand in stands
