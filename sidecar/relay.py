@@ -7,7 +7,9 @@ goes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import httpx
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # The usage stands in the last part of a document, before the KV parameters and log probabilities at most.
 _USAGE_BYTES = 4096
+# In a stream it is the last event but for `[DONE]`, each mostly a piece of its own; one may come in two.
+_USAGE_PIECES = 3
 
 
 Write = Callable[[bytes], None]
@@ -32,7 +36,7 @@ Write = Callable[[bytes], None]
 class Relay:
     """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_record", "_tap", "appendable")
+    __slots__ = ("_client", "_ends", "_record", "_tap", "appendable")
 
     def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
@@ -40,6 +44,8 @@ class Relay:
         self._client = client
         self._record = record
         self._tap: Write | None = None
+        # The end of a pull's answer so far: pieces of a stream, or the last part of a document.
+        self._ends = deque[bytes](maxlen=_USAGE_PIECES)
 
     async def run(
         self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None, tap: Write | None = None
@@ -93,21 +99,18 @@ class Relay:
         else:
             self.reply(reply)
 
-    def _noting(self, leg: LegRecord) -> Callable[[bytes], None]:
-        """Write, and afterwards note when a pull's answer began, and the usage that it reports."""
-        client, tail = self._client, b""
+    def _noting(self, leg: LegRecord) -> Write:
+        """Write; note when a pull's answer began, and keep what may hold the usage that it reports."""
+        client, ends, streaming = self._client, self._ends, self._record.streaming
+        keep = ends.append if streaming else partial(_keep_end, ends)
 
         def write(piece: bytes) -> None:
-            nonlocal tail
             client.write(piece)
+            keep(piece)
             if leg.first_byte_s is None:
                 leg.first_byte_s = client.first_byte_s
-            if self._record.streaming:
-                if piece.find(b'"usage"') >= 0:  # without `in`, see server/framing.py
+                if streaming:  # Anthropic's streams report the prompt in their first event
                     _note_usage(leg, piece)
-            else:
-                tail = (tail + piece)[-_USAGE_BYTES:] if tail else piece[-_USAGE_BYTES:]
-                _note_usage(leg, tail)
 
         return write
 
@@ -166,6 +169,14 @@ class Relay:
         record.sent_bytes, record.writes = client.sent_bytes, client.writes
         if leg is not None:
             leg.first_byte_s = client.first_byte_s
+            if self._ends:
+                _note_usage(leg, b"".join(self._ends))
+
+
+def _keep_end(ends: deque[bytes], piece: bytes) -> None:
+    """Keep the last part of a document, in however small pieces it comes."""
+    end = piece[-_USAGE_BYTES:]
+    ends.append((ends.pop() + end)[-_USAGE_BYTES:] if ends else end)
 
 
 def _note_usage(leg: LegRecord, text: bytes) -> None:

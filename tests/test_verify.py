@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,6 +125,57 @@ async def test_a_usage_of_no_cached_token_is_proof_enough(*, streamed: bool) -> 
         [pull] = await told.of(1)
         assert [got.target for got in decoder.requests] == ["/v1/chat/completions"]  # nobody asked for a look
     assert (pull.outcome, pull.prompt_tokens, pull.cached_tokens) == (Outcome.NOTHING, 70, 0)
+
+
+_TEXT = b'data: {"choices":[{"text":"a"}]}\n\n'
+_USAGE = b'data: {"usage":{"prompt_tokens":70,"prompt_tokens_details":{"cached_tokens":0}}}\n\n'
+_DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (_TEXT, _USAGE[:30], _USAGE[30:], _DONE),
+        (_TEXT, _USAGE + _DONE),
+        (_USAGE, *([_TEXT] * 9), _DONE),  # Anthropic's stand in the first event
+        (_TEXT, _USAGE, b": still here\n\n", _DONE),
+    ],
+    ids=["in two pieces", "with the end", "first", "before a comment"],
+)
+async def test_a_streams_usage_is_found_in_its_first_and_its_last_pieces(pieces: tuple[bytes, ...]) -> None:
+    async def answering(got: Got, answer: Answer) -> None:
+        await answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+        await answer.raw(b"transfer-encoding: chunked\r\n\r\n")
+        for piece in pieces:
+            await answer.raw(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await asyncio.sleep(0.01)  # each in a read of its own
+        await answer.raw(b"0\r\n\r\n")
+
+    told = Told()
+    async with scripted(answering) as decoder, serving(decoder.port, *LIVE, watchers=[told]) as sidecar:
+        got = await sidecar.post(headers=PULL)
+        [pull] = await told.of(1)
+    assert got.body == b"".join(pieces)
+    assert (pull.outcome, pull.prompt_tokens, pull.cached_tokens) == (Outcome.NOTHING, 70, 0)
+
+
+async def test_a_documents_usage_is_found_however_small_its_pieces() -> None:
+    usage = b'"usage":{"prompt_tokens":70,"prompt_tokens_details":{"cached_tokens":0}}'
+    content = b'{"choices":[{"text":"%b"}],%b}' % (b"a" * 9000, usage)
+
+    async def answering(got: Got, answer: Answer) -> None:
+        await answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+        await answer.raw(b"content-length: %d\r\n\r\n" % len(content))
+        cuts = [0, 8990, *range(9000, len(content), 7), len(content)]
+        for start, end in pairwise(cuts):
+            await answer.raw(content[start:end])
+            await asyncio.sleep(0.002)
+
+    told = Told()
+    async with scripted(answering) as decoder, serving(decoder.port, *LIVE, watchers=[told]) as sidecar:
+        await sidecar.post(headers=PULL)
+        [pull] = await told.of(1)
+    assert (pull.prompt_tokens, pull.cached_tokens) == (70, 0)
 
 
 @pytest.mark.parametrize("status", [404, 500])

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sidecar import problem
 from sidecar.server.admission import Head
-from sidecar.server.framing import BodyEnd, frame, last_chunk, response_head
+from sidecar.server.framing import CHUNK_LINES, BodyEnd, frame, last_chunk, response_head
 from sidecar.server.inbound import BodyStalled, BodyTooLarge, ClientGone
 from sidecar.server.request import Inlet, Request, Source
 
@@ -137,7 +137,7 @@ class Client(Request):
         if self.ended or not piece_bytes:
             return
         if self._body_end is _CHUNKS:
-            piece = b"%x\r\n%b\r\n" % (piece_bytes, piece)
+            piece = CHUNK_LINES[piece_bytes] + piece + b"\r\n"
         elif not self._fits(piece_bytes):
             return
         self.sent_bytes += piece_bytes

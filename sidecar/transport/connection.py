@@ -158,18 +158,18 @@ class Connection(asyncio.Protocol):
         if pieces:  # what came before bad framing, too
             answer.quiet_bytes = 0
             try:
-                # Many small chunks of one read cost one write.
-                answer.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                # Many small chunks of one read cost one write; a single one is not copied.
+                answer.write(b"".join(pieces))
             except Exception as error:  # the receiver's own, which relay() raises
                 self.fail(answer, error)
             pieces.clear()
+        elif answer.quiet_bytes > self._max_head_bytes:
+            fault = fault or answer.over_limit()
         if answer.complete:
             answer.keep_alive = answer.keep_alive and fault is None  # bytes after a complete message
             self._finish(answer)
         elif fault is not None:
             self.fail(answer, fault)
-        elif answer.quiet_bytes > self._max_head_bytes:
-            self.fail(answer, answer.over_limit())
 
     def eof_received(self) -> None:
         self._end(None)  # returning None closes an idle connection

@@ -130,7 +130,8 @@ async def test_a_body_of_unknown_length_goes_out_in_the_chunks_it_was_written_in
         client.start(200, [], body_length=None)
         client.write(b"one")
         client.write(b"")
-        client.write(bytes(300))
+        for size_bytes in (300, 1023, 1024, 70_000):
+            client.write(bytes(size_bytes))
         client.finish([(b"X-Trailer", b"t")])
 
     async def serve(client: Client) -> None:
@@ -139,7 +140,9 @@ async def test_a_body_of_unknown_length_goes_out_in_the_chunks_it_was_written_in
     async with serving(direct(serve)) as stage, stage.caller() as caller:
         await caller.send(get())
         assert await caller.until(b"\r\n\r\n") == b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-        expected = b"3\r\none\r\n12c\r\n" + bytes(300) + b"\r\n0\r\nX-Trailer: t\r\n\r\n"
+        sizes = ((b"12c", 300), (b"3ff", 1023), (b"400", 1024), (b"11170", 70_000))
+        chunks = b"".join(line + b"\r\n" + bytes(size_bytes) + b"\r\n" for line, size_bytes in sizes)
+        expected = b"3\r\none\r\n" + chunks + b"0\r\nX-Trailer: t\r\n\r\n"
         assert await caller.exactly(len(expected)) == expected
         assert (await caller.ask(get())).trailers == b"X-Trailer: t\r\n"
 
