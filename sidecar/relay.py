@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import httpx
@@ -36,7 +35,7 @@ Write = Callable[[bytes], None]
 class Relay:
     """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_ends", "_record", "_tap", "appendable")
+    __slots__ = ("_client", "_last", "_record", "_tap", "appendable")
 
     def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
@@ -44,8 +43,7 @@ class Relay:
         self._client = client
         self._record = record
         self._tap: Write | None = None
-        # The end of a pull's answer so far: pieces of a stream, or the last part of a document.
-        self._ends = deque[bytes](maxlen=_USAGE_PIECES)
+        self._last: deque[bytes] | None = None
 
     async def run(
         self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None, tap: Write | None = None
@@ -100,17 +98,29 @@ class Relay:
             self.reply(reply)
 
     def _noting(self, leg: LegRecord) -> Write:
-        """Write; note when a pull's answer began, and keep what may hold the usage that it reports."""
-        client, ends, streaming = self._client, self._ends, self._record.streaming
-        keep = ends.append if streaming else partial(_keep_end, ends)
+        """Write, and afterwards note when a pull's answer began, and the usage that it reports."""
+        client, tail = self._client, b""
+
+        def write(piece: bytes) -> None:
+            nonlocal tail
+            client.write(piece)
+            leg.first_byte_s = client.first_byte_s
+            tail = (tail + piece)[-_USAGE_BYTES:] if tail else piece[-_USAGE_BYTES:]
+            _note_usage(leg, tail)
+
+        return self._noting_events(leg) if self._record.streaming else write
+
+    def _noting_events(self, leg: LegRecord) -> Write:
+        """The same for a stream: its usage stands in the first piece (Anthropic), or in one of the last."""
+        client = self._client
+        self._last = last = deque[bytes](maxlen=_USAGE_PIECES)
 
         def write(piece: bytes) -> None:
             client.write(piece)
-            keep(piece)
+            last.append(piece)
             if leg.first_byte_s is None:
                 leg.first_byte_s = client.first_byte_s
-                if streaming:  # Anthropic's streams report the prompt in their first event
-                    _note_usage(leg, piece)
+                _note_usage(leg, piece)
 
         return write
 
@@ -169,14 +179,8 @@ class Relay:
         record.sent_bytes, record.writes = client.sent_bytes, client.writes
         if leg is not None:
             leg.first_byte_s = client.first_byte_s
-            if self._ends:
-                _note_usage(leg, b"".join(self._ends))
-
-
-def _keep_end(ends: deque[bytes], piece: bytes) -> None:
-    """Keep the last part of a document, in however small pieces it comes."""
-    end = piece[-_USAGE_BYTES:]
-    ends.append((ends.pop() + end)[-_USAGE_BYTES:] if ends else end)
+            if self._last:
+                _note_usage(leg, b"".join(self._last))
 
 
 def _note_usage(leg: LegRecord, text: bytes) -> None:
