@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,16 @@ class Counters:
         return None if self.fetching is None or self.deferred is None else False
 
 
+Series = tuple[tuple[bytes, bytes], ...]
+"""Names, each with what the labels of its samples must contain."""
+
+# Of a value that is no number, so much is shown.
+_SHOWN_BYTES = 40
+
 # Field of Counters -> the series that are summed up for it: name, and what its labels must contain.
 _P2P = b'p2p"'
 _HOST = b'primary"'
-_SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
+_SERIES: dict[str, Series] = {
     "queries": (
         (b"vllm:kv_offload_tiering_chunk_queries_total", _P2P),
         (b"vllm:kv_offload_tiering_block_queries_total", _P2P),
@@ -88,34 +95,48 @@ def read(text: bytes) -> Counters:
     )
 
 
-def _sum(text: bytes, series: tuple[tuple[bytes, bytes], ...], *, declared: bool) -> float | None:
-    values = [value for name, label in series for value in _values(text, b"\n" + name, label)]
+def unusable(text: bytes, series: Series) -> str | None:
+    """The first of the samples that is no count (NaN, infinite, below zero, no number): name and value."""
+    for name, label in series:
+        for sample in _samples(b"\n" + text, b"\n" + name, label):
+            if _count(sample) is None:
+                return f"{name.decode()} is {sample[:_SHOWN_BYTES].decode('ascii', 'backslashreplace')}"
+    return None
+
+
+def total(text: bytes, series: Series) -> float | None:
+    """The sum of these series; None where there is no sample of theirs."""
+    return _sum(b"\n" + text, series, declared=False)
+
+
+def series_of(field: str) -> Series:
+    """The series that are summed up for a field of Counters: the name in vLLM 0.32 first."""
+    return _SERIES[field]
+
+
+def _sum(text: bytes, series: Series, *, declared: bool) -> float | None:
+    samples = [sample for name, label in series for sample in _samples(text, b"\n" + name, label)]
+    values = [value for value in map(_count, samples) if value is not None]
     if values:
         return sum(values)
     return 0.0 if declared and any(b"\n# TYPE " + name + b" " in text for name, _ in series) else None
 
 
-def _values(text: bytes, start: bytes, label: bytes) -> Iterator[float]:
+def _samples(text: bytes, start: bytes, label: bytes) -> Iterator[bytes]:
     """The values of one name's samples; found without looking at the thousands of other lines."""
     at = text.find(start)
     while at >= 0:
         end = text.find(b"\n", at + 1)
         rest = text[at + len(start) : end if end >= 0 else len(text)]
         labels, brace, sample = rest.rpartition(b"}")
-        if labels.startswith(b"{") == bool(brace) and label in labels:
-            value = _number(sample)
-            if value is not None:
-                yield value
+        if labels.startswith(b"{") == bool(brace) and label in labels and sample[:1].isspace():
+            yield from sample.split(maxsplit=1)[:1]  # a timestamp may follow it
         at = text.find(start, at + 1)
 
 
-def _number(sample: bytes) -> float | None:
-    """The value behind a sample's name and labels (a timestamp may follow it)."""
-    parts = sample.split()
-    if not sample[:1].isspace() or not parts:
-        return None
+def _count(sample: bytes) -> float | None:
     try:
-        value = float(parts[0])
+        value = float(sample)
     except ValueError:
         return None
-    return value if value >= 0 else None  # negative and NaN: no counter says so
+    return value if 0 <= value < inf else None  # negative, NaN and infinite: no counter says so

@@ -45,6 +45,7 @@ DECIDERS = [
     "sidecar/debug/reasons.py",
     "sidecar/doctor/addresses.py",
     "sidecar/doctor/agreement.py",
+    "sidecar/doctor/between.py",
     "sidecar/doctor/checks.py",
     "sidecar/doctor/counted.py",
     "sidecar/doctor/diagnosis.py",

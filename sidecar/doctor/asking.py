@@ -67,7 +67,7 @@ async def answers_of(told: Told, remote: Remote, prompt: Fresh) -> tuple[Told, b
     try:
         alone, as_text = await _alone(told, remote, prompt)
         told = replace(told, alone=alone)
-        return replace(told, answers_kept=await _answers_kept(told, remote, as_text=as_text)), as_text
+        return replace(told, answers_kept=await _answers_kept(told, remote, prompt, as_text=as_text)), as_text
     except RemoteError as error:
         return replace(told, alone_failure=_short(error, told.peer)), False
 
@@ -128,26 +128,32 @@ async def _alone(told: Told, remote: Remote, prompt: Fresh) -> tuple[Alone, bool
     usage = _object(content.get("usage"))
     choices = content.get("choices")
     choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
-    tokens = usage.get("prompt_tokens")
     alone = Alone(
-        prompt_tokens=tokens if isinstance(tokens, int) else len(prompt.ids),
+        prompt_tokens=_prompt_tokens(usage.get("prompt_tokens"), None if as_text else len(prompt.ids)),
         text=str(choice.get("text") or ""),
         details=isinstance(usage.get("prompt_tokens_details"), dict),
         stored_bytes=risen.stored_bytes,
         pulled_bytes=risen.pulled_bytes,
         fingerprint=fingerprint(content.get("system_fingerprint")),
+        faults=risen.of("stored_bytes", "pulled_bytes"),
     )
     return alone, as_text
 
 
-async def _answers_kept(told: Told, remote: Remote, *, as_text: bool) -> bool | None:
+def _prompt_tokens(told: Any, sent: int | None) -> int | None:
+    """As usage tells; None for what cannot be. sent: token ids, which an engine counts as they are."""
+    if not isinstance(told, int) or isinstance(told, bool) or told < 1:
+        return None
+    return told if sent in (None, told) else None
+
+
+async def _answers_kept(told: Told, remote: Remote, prompt: Fresh, *, as_text: bool) -> bool | None:
     """Whether more was stored than for a prompt of the same length with a short answer."""
     alone, block = told.alone, told.facts.block_tokens or _USUAL_BLOCK_TOKENS
     if alone is None or not alone.stored_bytes:
         return None
-    prompt = Fresh.of(alone.prompt_tokens).form(as_text=as_text)
     before = counted(await remote.metrics())
-    await completed(remote, told, prompt, _BLOCKS_ANSWERED * block)
+    await completed(remote, told, prompt.shuffled().form(as_text=as_text), _BLOCKS_ANSWERED * block)
     risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
     return None if risen.stored_bytes is None else risen.stored_bytes > alone.stored_bytes
 
@@ -155,12 +161,15 @@ async def _answers_kept(told: Told, remote: Remote, *, as_text: bool) -> bool | 
 async def risen_since(
     before: Counted, remote: Remote, told: Told, of: Callable[[Counted], float | None]
 ) -> Counted:
-    """How far the counters have risen once the one that is looked at has, and stands."""
+    """How far the counters have risen once the one that is looked at has, and stands.
+
+    An engine without tiers counts none of this, so that there is nothing to wait for.
+    """
 
     async def now() -> Counted:
         return rise(before, counted(await remote.metrics()), tiering=told.families.tiering)
 
-    return await steady(now, of)
+    return await (steady(now, of) if told.families.tiering else now())
 
 
 async def completed(

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from sidecar.doctor.reading import MOST_RANKS
 from sidecar.doctor.told import Peer
 from sidecar.endpoint import Endpoint, MalformedEndpoint
 from sidecar.remote.place import MalformedPlace, Place
 
 # More than this nobody reads; a larger pool is looked at in parts.
 MOST_PEERS = 64
-# Ranks of one host: its ports differ by less, and those of separate engines by more.
-_MOST_RANKS = 64
 
 
 def placed(urls: Sequence[str], flag: str) -> tuple[Place, ...]:
@@ -57,7 +56,7 @@ def named(places: Sequence[Place], p2p_port: int, metrics_port: int) -> tuple[Pe
 
 def _rank(endpoint: Endpoint, base: Mapping[str, int]) -> int:
     above = endpoint.port - base[endpoint.host]
-    return above if above < _MOST_RANKS else 0
+    return above if above < MOST_RANKS else 0
 
 
 def _letters(at: int) -> str:

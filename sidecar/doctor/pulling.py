@@ -135,12 +135,14 @@ class Pulling:
             return Pull(self.tokens - 1, hung_s=self.order.timeout_s)
         except RemoteError as error:
             return Pull(self.tokens - 1, failure=str(error))
-        pull = replace(_answer(answered, consumer.told), skipped=_skipped(answered))
+        pull = replace(self._answer(answered, consumer.told), skipped=_skipped(answered))
         taken, given = await asyncio.gather(
             _risen(before, consumer, lambda now: now.pulled_bytes), _risen(given_before, source, _given)
         )
         return replace(
             pull,
+            faults=taken.of("pulled_bytes", "pulled_tokens"),
+            source_faults=given.of("served_bytes", "written_bytes", "stored_bytes", "looked_up"),
             moved_bytes=taken.pulled_bytes,
             moved_tokens=taken.pulled_tokens,
             given_bytes=given.given_bytes,
@@ -154,8 +156,30 @@ class Pulling:
         if told.families.ranks > 1:  # a seed and its pull have to meet at one rank's port
             rank = {DATA_PARALLEL_RANK.decode(): "0"}
             directive = Directive(directive.fields, {**directive.headers, **rank})
-        as_text = any(one.as_text for one in self.parties.values())
-        return await party.remote.complete(told.facts.model or "", prompt.form(as_text=as_text), directive)
+        form = prompt.form(as_text=self._as_text)
+        return await party.remote.complete(told.facts.model or "", form, directive)
+
+    @property
+    def _as_text(self) -> bool:
+        """All peers are asked in words where one takes nothing else."""
+        return any(one.as_text for one in self.parties.values())
+
+    def _answer(self, answered: Answered, told: Told) -> Pull:
+        """What the answer says itself. An engine counts the very token ids that it is sent."""
+        sent = answered.prompt_tokens if self._as_text else self.tokens
+        usage = None
+        if answered.prompt_tokens != sent or sent < 1:
+            usage = f"its usage tells of {answered.prompt_tokens:,} prompt tokens, {self.tokens:,} were sent"
+        block = told.facts.block_tokens or 1
+        said = answered.headers.get(TOLD_PULL.decode(), "")
+        found = _SOURCE.search(said) if said.startswith("directed") else None
+        return Pull(
+            max(0, sent - 1) // block * block,
+            cached_tokens=answered.cached_tokens,
+            usage=usage,
+            directed=found[1] if found else None,
+            ttft_ms=answered.ttft_ms,
+        )
 
     async def _skips(self, consumer: Party) -> Mapping[str, float]:
         """Pulls that its sidecar has left out, by reason; none where it does not tell."""
@@ -187,19 +211,6 @@ async def _risen(before: Counted, party: Party, of: Callable[[Counted], float | 
 
 def _given(now: Counted) -> float | None:
     return (now.given_bytes or 0.0) + (now.looked_up or 0.0)
-
-
-def _answer(answered: Answered, told: Told) -> Pull:
-    block = told.facts.block_tokens or 1
-    prefix_tokens = (answered.prompt_tokens - 1) // block * block
-    said = answered.headers.get(TOLD_PULL.decode(), "")
-    found = _SOURCE.search(said) if said.startswith("directed") else None
-    return Pull(
-        prefix_tokens,
-        cached_tokens=answered.cached_tokens,
-        directed=found[1] if found else None,
-        ttft_ms=answered.ttft_ms,
-    )
 
 
 def _skipped(answered: Answered) -> str | None:

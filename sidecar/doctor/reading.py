@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from sidecar.doctor.told import Configuration, Families, Fingerprint, SidecarTold, Source, Tier
 
 _FINGERPRINT = re.compile(
-    r"vllm-(?P<version>[^-]+)(?:-tp(?P<tensor>\d+))?(?:-pp(?P<pipeline>\d+))?(?:-dp(?P<data>\d+))?"
+    r"vllm-(?P<version>[^-]+)(?:-tp(?P<tensor>[0-9]{1,6}))?(?:-pp(?P<pipeline>[0-9]{1,6}))?"
+    r"(?:-dp(?P<data>[0-9]{1,6}))?"
     r"(?P<experts>-ep)?-(?P<configuration>[0-9a-f]{8}|nohash)"
 )
 _ENGINE = re.compile(r'^vllm:cache_config_info\{[^}]*\bengine="([^"]*)"', re.MULTILINE)
@@ -21,6 +23,12 @@ _PREFIX = "llm_d_disagg_sidecar_"
 _TIERING, _NIXL = "vllm:kv_offload_tiering_", "vllm:nixl_"
 # The offloading counters' names before vLLM 0.32 counted chunks (contract section 13).
 _OLD = "vllm:kv_offload_tiering_block_queries"
+
+
+# Ranks of one address: each has a port that is tried.
+MOST_RANKS = 64
+# Bytes of a tier, a port, a size: what JSON has beyond this is no number of theirs.
+_MOST = 2**53
 
 
 def fingerprint(text: Any) -> Fingerprint | None:
@@ -39,7 +47,7 @@ def families(metrics: str) -> Families:
     return Families(
         tiering=_TIERING in metrics,
         nixl=_NIXL in metrics,
-        ranks=max(1, len(set(_ENGINE.findall(metrics)))),
+        ranks=min(max(1, len(set(_ENGINE.findall(metrics)))), MOST_RANKS),
         old_names=_OLD in metrics,
     )
 
@@ -54,9 +62,11 @@ def samples(metrics: str, name: str) -> Iterator[tuple[str, float]]:
     """Labels, as they are written, and values of one series' samples."""
     for labels, text in re.findall(rf"^{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", metrics, re.MULTILINE):
         try:
-            yield labels, float(text)
+            value = float(text)
         except ValueError:
             continue
+        if 0 <= value < inf:  # nothing that is read here is anything else
+            yield labels, value
 
 
 def configuration(content: Any) -> Configuration | None:
@@ -160,6 +170,6 @@ def _dtype(value: Any) -> str | None:
 
 
 def _whole(value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        return None
+    return int(value) if value == int(value) else None

@@ -102,16 +102,18 @@ class Port:
 class Alone:
     """The answer to one prompt that every peer was asked without a directive, at temperature 0.
 
-    details: whether usage tells of cached tokens. stored_bytes: that its tier took in meanwhile.
-    pulled_bytes: that it read from peers meanwhile, which is nothing unless others direct pulls.
+    prompt_tokens: None where usage tells none that can be. details: whether usage tells of cached tokens.
+    stored_bytes: that its tier took in meanwhile. pulled_bytes: that it read from peers meanwhile, which is
+    nothing unless others direct pulls. faults: what of its counters cannot be used.
     """
 
-    prompt_tokens: int
+    prompt_tokens: int | None
     text: str
     details: bool
     stored_bytes: float | None = None
     pulled_bytes: float | None = None
     fingerprint: Fingerprint | None = None
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class Told:
     def kv_token_bytes(self) -> float | None:
         """Bytes of KV per token that its tier keeps, measured on one prompt; None where not counted."""
         block = self.facts.block_tokens
-        if self.alone is None or not self.alone.stored_bytes or not block:
+        if self.alone is None or not self.alone.stored_bytes or not self.alone.prompt_tokens or not block:
             return None
         whole_tokens = self.alone.prompt_tokens // block * block
         return self.alone.stored_bytes / whole_tokens if whole_tokens else None

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from sidecar.doctor.asking import answers_of, facts_of
 from sidecar.doctor.order import Fresh, Order
+from sidecar.doctor.told import Families
 from sidecar.remote.client import Remote, Trust
 from tests.doctor.made import peer, told
 
@@ -43,6 +45,19 @@ async def test_one_that_takes_no_token_ids_is_asked_in_words() -> None:
     assert (found.alone.prompt_tokens, found.alone.text, found.alone.details) == (130, " a", False)
     assert found.alone.fingerprint is None
     assert found.answers_kept is None
+
+
+@pytest.mark.parametrize("tokens", [None, "many", -16, 0, True, 1e3, 3, 10**12])
+async def test_usage_that_does_not_count_the_ids_it_was_sent_tells_no_length(tokens: Any) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, text="")
+        return httpx.Response(200, json={"choices": [{"text": " a"}], "usage": {"prompt_tokens": tokens}})
+
+    one = told(alone=None, families=Families())
+    found, _ = await answers_of(one, remote(answer), Fresh((11, 12)))
+    assert found.alone is not None
+    assert (found.alone.prompt_tokens, found.kv_token_bytes, found.answers_kept) == (None, None, None)
 
 
 async def test_a_refusal_is_kept_in_its_own_words_and_without_the_url() -> None:
