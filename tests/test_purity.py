@@ -79,6 +79,7 @@ DECIDERS = [
     "sidecar/remote/facts.py",
     "sidecar/remote/place.py",
     "sidecar/remote/prompts.py",
+    "sidecar/remote/texts.py",
     "sidecar/responses.py",
     "sidecar/reuse.py",
     "sidecar/routing.py",

@@ -18,7 +18,8 @@ from sidecar.calibrate.aim import BadAim
 from sidecar.calibrate.asking import question
 from sidecar.calibrate.background import ANSWER_TOKENS
 from sidecar.calibrate.cost import cost
-from sidecar.calibrate.options import PROG, Options, parsed
+from sidecar.calibrate.flags import PROG
+from sidecar.calibrate.options import Options, parsed
 from sidecar.calibrate.outcomes import Outcome
 from sidecar.calibrate.plan import NoLength, ordered, usable
 from sidecar.calibrate.scene import BadScene, Scene, looked_at

@@ -45,6 +45,9 @@ async def looked_at(options: Options) -> Scene:
         for place in (options.source, options.consumer):
             await _look(place.of_rank(rank), options)
     model = options.model or source.model
+    for place, facts in ((options.source, source), (options.consumer, consumer)):
+        if options.model is None and facts.unlisted:
+            raise NoAnswer(f"{place.url}: {facts.unlisted}")
     if model is None:
         raise BadScene(f"{options.source.url}: names no model at /v1/models; say --model")
     if options.model is None and consumer.model != model:
