@@ -21,11 +21,12 @@ from sidecar.doctor.operators import operators_of
 from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.ports import tried
 from sidecar.doctor.reading import configuration, families, fingerprint
-from sidecar.doctor.settle import steady
 from sidecar.doctor.told import Alone, Peer, Told
 from sidecar.remote.client import Remote
 from sidecar.remote.errors import NoAnswer, Refused, RemoteError
 from sidecar.remote.prompts import PATH
+from sidecar.remote.settling import settled
+from sidecar.remote.texts import Unreadable, decoded, shown
 
 # As many as show what an exchange takes, without what only the first one does.
 _ROUND_TRIPS = 3
@@ -36,6 +37,9 @@ _BLOCKS_ANSWERED = 2
 _USUAL_BLOCK_TOKENS = 16
 # Statuses of a body that is not taken: token ids where only texts are.
 _NOT_TAKEN = frozenset((400, 415, 422))
+
+# What is wrong with one peer's answers is that peer's, of a kind that nobody thought of, too.
+_UNREADABLE = (RemoteError, ValueError, OverflowError, RecursionError)
 
 
 async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
@@ -51,7 +55,7 @@ async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
             ahead_s=await _ahead_s(remote),
             configuration=await _configuration(remote),
         )
-    except RemoteError as error:
+    except _UNREADABLE as error:
         return Told(peer, failure=_short(error, peer), ports=await tried(peer, 1))
     ports = await tried(peer, told.families.ranks)
     if peer.operators is None or not facts.through_sidecar:
@@ -68,7 +72,7 @@ async def answers_of(told: Told, remote: Remote, prompt: Fresh) -> tuple[Told, b
         alone, as_text = await _alone(told, remote, prompt)
         told = replace(told, alone=alone)
         return replace(told, answers_kept=await _answers_kept(told, remote, prompt, as_text=as_text)), as_text
-    except RemoteError as error:
+    except _UNREADABLE as error:
         return replace(told, alone_failure=_short(error, told.peer)), False
 
 
@@ -86,11 +90,10 @@ async def _unready(remote: Remote, *, through_sidecar: bool) -> str | None:
     answer = await remote.get("/ready" if through_sidecar else "/health")
     if answer.is_success:
         return None
-    try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
+    message = _object(_decoded(answer)).get("message")
+    if not isinstance(message, str):
         return f"/{'ready' if through_sidecar else 'health'} answers {answer.status_code}"
-    return str(message).removeprefix("not ready: ")
+    return shown(message).removeprefix("not ready: ")
 
 
 async def _ahead_s(remote: Remote) -> float | None:
@@ -107,9 +110,14 @@ async def _ahead_s(remote: Remote) -> float | None:
 
 async def _configuration(remote: Remote) -> Any:
     answer = await remote.get("/server_info?config_format=json")
+    return configuration(_decoded(answer)) if answer.is_success else None
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    """None for what is no JSON."""
     try:
-        return configuration(answer.json()) if answer.is_success else None
-    except ValueError:
+        return decoded(answer.content)
+    except Unreadable:
         return None
 
 
@@ -124,13 +132,13 @@ async def _alone(told: Told, remote: Remote, prompt: Fresh) -> tuple[Alone, bool
             raise
         as_text = True
         content, _ = await completed(remote, told, prompt.form(as_text=True), _ANSWER_TOKENS)
-    risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
+    risen = await risen_since(before, remote, told, standing("stored_bytes"))
     usage = _object(content.get("usage"))
     choices = content.get("choices")
     choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
     alone = Alone(
         prompt_tokens=_prompt_tokens(usage.get("prompt_tokens"), None if as_text else len(prompt.ids)),
-        text=str(choice.get("text") or ""),
+        text=shown(str(choice.get("text") or "")),
         details=isinstance(usage.get("prompt_tokens_details"), dict),
         stored_bytes=risen.stored_bytes,
         pulled_bytes=risen.pulled_bytes,
@@ -154,14 +162,29 @@ async def _answers_kept(told: Told, remote: Remote, prompt: Fresh, *, as_text: b
         return None
     before = counted(await remote.metrics())
     await completed(remote, told, prompt.shuffled().form(as_text=as_text), _BLOCKS_ANSWERED * block)
-    risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
-    return None if risen.stored_bytes is None else risen.stored_bytes > alone.stored_bytes
+    risen = await risen_since(before, remote, told, standing("stored_bytes", alone.stored_bytes))
+    if risen.stored_bytes is None or risen.stored_bytes < alone.stored_bytes:
+        return None  # not all of one of the two is counted
+    return risen.stored_bytes > alone.stored_bytes
+
+
+def standing(name: str, least: float = 0.0) -> Callable[[Counted], object]:
+    """Of counters' rises whether one stands: what it is once it is more than none and `least` at least.
+
+    One that cannot be used stands: it is not waited for.
+    """
+
+    def of(now: Counted) -> object:
+        risen = getattr(now, name) or 0.0
+        return now.of(name) or (risen if risen >= least else 0.0)
+
+    return of
 
 
 async def risen_since(
-    before: Counted, remote: Remote, told: Told, of: Callable[[Counted], float | None]
+    before: Counted, remote: Remote, told: Told, of: Callable[[Counted], object]
 ) -> Counted:
-    """How far the counters have risen once the one that is looked at has, and stands.
+    """How far the counters have risen once what is looked at has, and stands.
 
     An engine without tiers counts none of this, so that there is nothing to wait for.
     """
@@ -169,7 +192,7 @@ async def risen_since(
     async def now() -> Counted:
         return rise(before, counted(await remote.metrics()), tiering=told.families.tiering)
 
-    return await (steady(now, of) if told.families.tiering else now())
+    return await (settled(now, of) if told.families.tiering else now())
 
 
 async def completed(
@@ -185,16 +208,17 @@ async def completed(
     }
     answer = await remote.post(PATH, json.dumps(fields, separators=(",", ":")).encode(), {})
     try:
-        content = answer.json()
-    except ValueError:
-        raise NoAnswer(f"{remote.place.url}: an answer that is no JSON") from None
-    return _object(content), answer.headers
+        return _object(decoded(answer.content)), answer.headers
+    except Unreadable as why:
+        raise NoAnswer(f"{remote.place.url}: an answer that is no completion: {why}") from None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _short(error: RemoteError, peer: Peer) -> str:
+def _short(error: Exception, peer: Peer) -> str:
     """Without the URL, which stands beside it."""
+    if not isinstance(error, RemoteError):
+        return f"an answer that cannot be read: {type(error).__name__}"
     return str(error).removeprefix(f"{peer.place.url}: ")

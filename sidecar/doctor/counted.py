@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from sidecar.engine_counters import Series, read, series_of, total, unusable
+from sidecar.remote.texts import shown
 
 # What engines with that connector need not count.
-_SELDOM = "served_bytes"
+_SELDOM = frozenset(("served_bytes", "pulled_tokens"))
 _PRIMARY = b'primary"'
 # Field of Counted -> the series behind it: those of `engine_counters` where they have one of that name.
 _LOOKED_UP: Series = (
@@ -74,7 +75,7 @@ def counted(metrics: bytes) -> Counted:
     """Of an engine's text of metrics."""
     told = read(metrics)
     nothing = None if metrics.strip() else "/metrics gave nothing"
-    found = {name: nothing or unusable(metrics, series) for name, series in _SERIES.items()}
+    found = {name: nothing or shown(unusable(metrics, series) or "") for name, series in _SERIES.items()}
     return Counted(
         told.pulled_bytes,
         told.pulled_tokens,
@@ -93,7 +94,7 @@ def rise(before: Counted, after: Counted, *, tiering: bool) -> Counted:
     faults = {**dict(_fallen(before, after)), **before.faults, **after.faults}
     risen = {
         name: _risen(
-            getattr(before, name), getattr(after, name), 0.0 if tiering and name != _SELDOM else None
+            getattr(before, name), getattr(after, name), 0.0 if tiering and name not in _SELDOM else None
         )
         for name in FIELDS
     }

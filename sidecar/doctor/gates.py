@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sidecar.doctor.findings import Finding, Severity
-from sidecar.doctor.pulls import Pull
-
-# So much of a prefix has to be found again, or to come; the last block is always computed.
-_WHOLE = 0.9
+from sidecar.doctor.pulls import WHOLE, Pull
 
 
 class State(StrEnum):
@@ -97,7 +94,7 @@ def _index(shown: Shown) -> Judged:
         says = f"{shown.source} tells of {kept:,.0f} tokens where {prefix:,} could be; {events}"
         return State.UNTOLD, f"could not tell: {says}"
     figure = f"{shown.source} had {kept:,.0f} of {prefix:,} tokens when asked again; {events}"
-    held = kept >= _WHOLE * prefix
+    held = kept >= WHOLE * prefix
     return (State.PASS if held and shown.events is not False else State.FAIL), figure
 
 

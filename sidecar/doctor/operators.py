@@ -6,7 +6,6 @@ Rule: acts; bounded in time and size.
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ from sidecar.doctor.told import SidecarTold
 from sidecar.remote.client import Trust, connected
 from sidecar.remote.errors import RemoteError
 from sidecar.remote.place import Place
+from sidecar.remote.texts import Unreadable, decoded
 
 # It computes nothing for either answer.
 _WITHIN_S = 5.0
@@ -65,7 +65,7 @@ async def _first(response: httpx.Response) -> Any:
         if end:
             _, _, content = head.partition(b"\ndata:")
             try:
-                return json.loads(content)
-            except ValueError:
+                return decoded(content)
+            except Unreadable:
                 return None
     return None

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sidecar.debug.reasons import NO_PULL
-from sidecar.doctor.asking import risen_since
+from sidecar.doctor.asking import risen_since, standing
 from sidecar.doctor.counted import Counted, counted
 from sidecar.doctor.fronts import directed_port
 from sidecar.doctor.operators import metrics_of
 from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.ports import port
-from sidecar.doctor.pulls import Pair, Pull, Verdict
+from sidecar.doctor.pulls import WHOLE, Pair, Pull, Verdict
 from sidecar.doctor.reading import sidecar_told
 from sidecar.doctor.told import Told
 from sidecar.headers import DATA_PARALLEL_RANK, DEBUG, TOLD_PULL
@@ -27,6 +27,7 @@ from sidecar.remote.client import Remote
 from sidecar.remote.errors import RemoteError
 from sidecar.remote.prompts import NO_PULL as UNDIRECTED
 from sidecar.remote.prompts import Answered, Directive, by_body, by_header
+from sidecar.remote.texts import shown
 
 _SOURCE = re.compile(r'source="([^"]*)"')
 _REASON = re.compile(r"reason=([a-z_]+)")
@@ -111,12 +112,20 @@ class Pulling:
         """Have a peer compute a prompt and offload it. Raises RemoteError."""
         before = counted(await party.remote.metrics())
         answered = await self.complete(party, prompt, UNDIRECTED)
-        if party.told.families.tiering:
-            await risen_since(before, party.remote, party.told, lambda now: now.stored_bytes)
-            if before.written_bytes is not None:
-                # It follows a step later, and would pass for given to the pull that comes next.
-                await risen_since(before, party.remote, party.told, lambda now: now.written_bytes)
+        # All of it, or a pull finds a part only and takes it for what the source kept.
+        stored = await risen_since(
+            before, party.remote, party.told, standing("stored_bytes", self._kv(party))
+        )
+        if before.written_bytes is not None:
+            # It follows a step later, and would pass for given to the pull that comes next.
+            written = standing("written_bytes", stored.stored_bytes or 0.0)
+            await risen_since(before, party.remote, party.told, written)
         return answered
+
+    def _kv(self, party: Party) -> float:
+        """The least that a prompt's blocks take, as that peer's tier counted before; 0 where it did not."""
+        block = party.told.facts.block_tokens or 1
+        return WHOLE * (party.told.kv_token_bytes or 0.0) * ((self.tokens - 1) // block * block)
 
     async def pull(self, source: Party, consumer: Party, prompt: Fresh) -> Pull:
         """One pull of a prompt that the source has."""
@@ -137,7 +146,8 @@ class Pulling:
             return Pull(self.tokens - 1, failure=str(error))
         pull = replace(self._answer(answered, consumer.told), skipped=_skipped(answered))
         taken, given = await asyncio.gather(
-            _risen(before, consumer, lambda now: now.pulled_bytes), _risen(given_before, source, _given)
+            _risen(before, consumer, standing("pulled_bytes", self._kv(consumer))),
+            _risen(given_before, source, _given),
         )
         return replace(
             pull,
@@ -177,7 +187,7 @@ class Pulling:
             max(0, sent - 1) // block * block,
             cached_tokens=answered.cached_tokens,
             usage=usage,
-            directed=found[1] if found else None,
+            directed=shown(found[1]) if found else None,
             ttft_ms=answered.ttft_ms,
         )
 
@@ -201,7 +211,7 @@ def directive(source: Party, consumer: Party) -> Directive:
     return Directive(header.fields, {**header.headers, DEBUG.decode(): "1"})
 
 
-async def _risen(before: Counted, party: Party, of: Callable[[Counted], float | None]) -> Counted:
+async def _risen(before: Counted, party: Party, of: Callable[[Counted], object]) -> Counted:
     """How far a peer's counters have risen; nothing is known of one that answers no more."""
     try:
         return await risen_since(before, party.remote, party.told, of)
@@ -225,4 +235,4 @@ def _more(before: Mapping[str, float], after: Mapping[str, float]) -> str | None
 
 def _in_words(reason: str) -> str:
     known = {str(one): words for one, words in NO_PULL.items()}
-    return f"{reason}: {known[reason]}" if reason in known else reason
+    return f"{reason}: {known[reason]}" if reason in known else shown(reason)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # So much of a prefix has to come for the pull to count as whole: the last block is always computed.
-_WHOLE = 0.9
+WHOLE = 0.9
 
 
 class Verdict(StrEnum):
@@ -130,7 +130,7 @@ def judged(pull: Pull) -> Verdict:
     came = pull.came_tokens
     if came is None:
         return Verdict.MOVED  # bytes did, and no more is told
-    if came >= _WHOLE * pull.prefix_tokens:
+    if came >= WHOLE * pull.prefix_tokens:
         return Verdict.MOVED
     if came > 0:
         return Verdict.PARTLY

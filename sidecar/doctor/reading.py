@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from sidecar.doctor.told import Configuration, Families, Fingerprint, SidecarTold, Source, Tier
+from sidecar.remote.texts import shown
 
 _FINGERPRINT = re.compile(
     r"vllm-(?P<version>[^-]+)(?:-tp(?P<tensor>[0-9]{1,6}))?(?:-pp(?P<pipeline>[0-9]{1,6}))?"
@@ -27,6 +28,8 @@ _OLD = "vllm:kv_offload_tiering_block_queries"
 
 # Ranks of one address: each has a port that is tried.
 MOST_RANKS = 64
+# Names and values that are shown, in a table or in a sentence: revisions have 40, hosts more.
+_MOST_CHARACTERS = 120
 # Bytes of a tier, a port, a size: what JSON has beyond this is no number of theirs.
 _MOST = 2**53
 
@@ -38,7 +41,10 @@ def fingerprint(text: Any) -> Fingerprint | None:
         return None
     sizes = {name: int(found[name] or 1) for name in ("tensor", "pipeline", "data")}
     return Fingerprint(
-        found["version"], **sizes, experts=bool(found["experts"]), configuration=found["configuration"]
+        shown(found["version"], _MOST_CHARACTERS),
+        **sizes,
+        experts=bool(found["experts"]),
+        configuration=found["configuration"],
     )
 
 
@@ -101,7 +107,7 @@ def _connectors(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for member in members:
             yield from _connectors(member)
         return
-    yield config["kv_connector"], extra
+    yield _shown(config["kv_connector"]), extra
 
 
 def _tier(extra: Mapping[str, Any]) -> Tier | None:
@@ -123,7 +129,7 @@ def settings(hello: Any) -> Mapping[str, str] | None:
     if not isinstance(config, list):
         return None
     named = [one for one in config if isinstance(one, dict) and isinstance(one.get("name"), str)]
-    return {one["name"].lstrip("-"): str(one.get("value")) for one in named}
+    return {_shown(one["name"]).lstrip("-"): _shown(one.get("value")) for one in named}
 
 
 def sources(hello: Any) -> tuple[Source, ...]:
@@ -131,7 +137,7 @@ def sources(hello: Any) -> tuple[Source, ...]:
     told = _at(hello, "sources")
     rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
     return tuple(
-        Source(str(row.get("source")), str(row.get("guard")), row.get("silent") is True) for row in rows
+        Source(_shown(row.get("source")), _shown(row.get("guard")), row.get("silent") is True) for row in rows
     )
 
 
@@ -160,7 +166,12 @@ def _at(value: Any, *keys: str) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return shown(value, _MOST_CHARACTERS) if isinstance(value, str) and value else None
+
+
+def _shown(value: Any) -> str:
+    """Of a text or a number; anything else is nothing."""
+    return shown(str(value), _MOST_CHARACTERS) if isinstance(value, str | int | float) else ""
 
 
 def _dtype(value: Any) -> str | None:

@@ -26,6 +26,11 @@ class Peer:
     operators: Place | None = None
     rank: int = 0
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether any of its ports shows one."""
+        return "https" in (self.place.scheme, self.operators and self.operators.scheme)
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:

@@ -102,6 +102,13 @@ def named(engines: list[Engine], urls: list[str]) -> list[str]:
     return [f"--peers={','.join(urls)}", *p2p, f"--prompt-tokens={PROMPT_TOKENS}"]
 
 
+def at(flags: list[str], name: str, end: str) -> list[str]:
+    """The same flags, of which one peer's P2P tier is somewhere else."""
+    p2p = [index for index, flag in enumerate(flags) if flag.startswith("--p2p=")]
+    changed = p2p[ord(name) - ord("A")]
+    return [f"--p2p={name}={end}" if index == changed else flag for index, flag in enumerate(flags)]
+
+
 @asynccontextmanager
 async def pods(
     *flags: str, debug: bool = True, **of_both: Any

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.debug.serving import debugging
-from tests.doctor.bench import OFFLOADING, PROMPT_TOKENS, Ran, doctor, ended, peers, pods, started
+from tests.doctor.bench import OFFLOADING, PROMPT_TOKENS, Ran, at, doctor, ended, peers, pods, started
 from tests.lab.bench import KV_BYTES
 from tests.test_answers import closed_port
 
@@ -79,7 +79,7 @@ async def test_gates_of_a_pair_that_moves_nothing_fail_where_the_figure_is_missi
 
 async def test_gates_are_not_tried_on_a_dead_port() -> None:
     async with peers({}, {}) as (_, flags):
-        ran = await doctor(*flags, f"--p2p=A=127.0.0.1:{closed_port()}", "--verify-pull", "--json")
+        ran = await doctor(*at(flags, "A", f"127.0.0.1:{closed_port()}"), "--verify-pull", "--json")
     assert ran.code == 3
     assert states(ran) == ["not told"] * 5
     assert ran.verdicts() == {"A to B": "unreachable"}
