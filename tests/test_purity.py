@@ -59,6 +59,7 @@ DECIDERS = [
     "sidecar/doctor/pulls.py",
     "sidecar/doctor/reading.py",
     "sidecar/doctor/report.py",
+    "sidecar/doctor/said.py",
     "sidecar/doctor/told.py",
     "sidecar/encoders.py",
     "sidecar/endpoint.py",

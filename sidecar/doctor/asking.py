@@ -60,7 +60,7 @@ async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
     ports = await tried(peer, told.families.ranks)
     if peer.operators is None or not facts.through_sidecar:
         return replace(told, ports=ports)
-    sidecar, failure = await operators_of(peer.operators, order.trust)
+    sidecar, failure = await operators_of(peer.operators, order.trust, order.timeout_s)
     return replace(told, ports=ports, sidecar=sidecar, operators_failure=failure)
 
 

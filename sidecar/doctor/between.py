@@ -142,12 +142,16 @@ _HOW = {
 
 
 def _hangs(pair: Pair, _: Causes) -> tuple[str, str]:
-    says = f"no answer within {_pull(pair).hung_s:g} s, so {pair.consumer} was told of no further source"
+    says = f"no answer within {_pull(pair).hung_s:g} s"
+    if _pull(pair).busy:
+        says = f"{says}, nor to a prompt without a directive: {pair.consumer} is busy, or hangs altogether"
+        return says, "Look at its load and its log; give it longer: --timeout."
+    says = f"{says}, so {pair.consumer} was told of no further source"
     return says, _RESTART.format(consumer=pair.consumer)
 
 
 def _unreachable(pair: Pair, _: Causes) -> tuple[str, str]:
-    return pair.why, f"See the findings of {pair.source} and {pair.consumer}."
+    return pair.why, f"See the findings of {pair.source} and {pair.consumer}, and whether both live."
 
 
 _FOUND = {

@@ -7,12 +7,10 @@ hung is told of no other.
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sidecar.debug.reasons import NO_PULL
 from sidecar.doctor.asking import risen_since, standing
 from sidecar.doctor.counted import Counted, counted
 from sidecar.doctor.fronts import directed_port
@@ -21,16 +19,13 @@ from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.ports import port
 from sidecar.doctor.pulls import WHOLE, Pair, Pull, Verdict
 from sidecar.doctor.reading import sidecar_told
+from sidecar.doctor.said import directive, more, said
 from sidecar.doctor.told import Told
-from sidecar.headers import DATA_PARALLEL_RANK, DEBUG, TOLD_PULL
+from sidecar.headers import DATA_PARALLEL_RANK
 from sidecar.remote.client import Remote
 from sidecar.remote.errors import RemoteError
 from sidecar.remote.prompts import NO_PULL as UNDIRECTED
-from sidecar.remote.prompts import Answered, Directive, by_body, by_header
-from sidecar.remote.texts import shown
-
-_SOURCE = re.compile(r'source="([^"]*)"')
-_REASON = re.compile(r"reason=([a-z_]+)")
+from sidecar.remote.prompts import Answered, Directive
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +70,13 @@ class Pulling:
         if in_the_way:
             return replace(pair, verdict=in_the_way[0], why=in_the_way[1])
         prompts = self._seeded[source_name]
-        first = await self.pull(source, consumer, prompts[0])
-        if not first.came_tokens or await self.in_the_way(source, consumer):
-            return replace(pair, first=first)
-        return replace(pair, first=first, again=await self.pull(source, consumer, prompts[1]))
+        try:
+            pair = replace(pair, first=await self.pull(source, consumer, prompts[0]))
+            if pair.first and pair.first.came_tokens and not await self.in_the_way(source, consumer):
+                return replace(pair, again=await self.pull(source, consumer, prompts[1]))
+        except RemoteError as error:
+            return replace(pair, verdict=Verdict.UNREACHABLE, why=f"one of the two is gone: {error}")
+        return pair
 
     async def in_the_way(self, source: Party, consumer: Party) -> tuple[Verdict, str] | None:
         """Why the consumer must not be told of the source; None when it may."""
@@ -129,22 +127,27 @@ class Pulling:
 
     async def pull(self, source: Party, consumer: Party, prompt: Fresh) -> Pull:
         """One pull of a prompt that the source has."""
-        return await self.measured(source, consumer, prompt, directive(source, consumer))
+        asked = directive(source.told.peer, consumer.told, str(uuid.uuid4()))
+        return await self.measured(source, consumer, prompt, asked)
 
     async def measured(self, source: Party, consumer: Party, prompt: Fresh, directive: Directive) -> Pull:
-        """One request at the consumer, and what both engines counted of it."""
+        """One request at the consumer, and what both engines counted of it.
+
+        Raises RemoteError where either tells no counters before it.
+        """
+        given_before = counted(await source.remote.metrics())
+        before = counted(await consumer.remote.metrics())
+        skips = await self._skips(consumer)
         try:
-            given_before = counted(await source.remote.metrics())
-            before = counted(await consumer.remote.metrics())
-            skips = await self._skips(consumer)
             async with asyncio.timeout(self.order.timeout_s):
                 answered = await self.complete(consumer, prompt, directive)
         except TimeoutError:
             self._hung.add(consumer.name)
-            return Pull(self.tokens - 1, hung_s=self.order.timeout_s)
+            answers = await self._answers(consumer)
+            return Pull(self.tokens - 1, hung_s=self.order.timeout_s, busy=not answers)
         except RemoteError as error:
             return Pull(self.tokens - 1, failure=str(error))
-        pull = replace(self._answer(answered, consumer.told), skipped=_skipped(answered))
+        pull = said(answered, consumer.told, self.tokens, as_text=self._as_text)
         taken, given = await asyncio.gather(
             _risen(before, consumer, standing("pulled_bytes", self._kv(consumer))),
             _risen(given_before, source, _given),
@@ -157,8 +160,17 @@ class Pulling:
             moved_tokens=taken.pulled_tokens,
             given_bytes=given.given_bytes,
             looked_up=None if given.looked_up is None else given.looked_up > 0,
-            skipped=pull.skipped or _more(skips, await self._skips(consumer)),
+            skipped=pull.skipped or more(skips, await self._skips(consumer)),
         )
+
+    async def _answers(self, party: Party) -> bool:
+        """Whether a prompt without a directive is answered in the time in which a pull was not."""
+        try:
+            async with asyncio.timeout(self.order.timeout_s):
+                await self.complete(party, Fresh.of(self.tokens), UNDIRECTED)
+        except (TimeoutError, RemoteError):
+            return False
+        return True
 
     async def complete(self, party: Party, prompt: Fresh, directive: Directive) -> Answered:
         """One request with an answer of one token. Raises RemoteError."""
@@ -174,41 +186,15 @@ class Pulling:
         """All peers are asked in words where one takes nothing else."""
         return any(one.as_text for one in self.parties.values())
 
-    def _answer(self, answered: Answered, told: Told) -> Pull:
-        """What the answer says itself. An engine counts the very token ids that it is sent."""
-        sent = answered.prompt_tokens if self._as_text else self.tokens
-        usage = None
-        if answered.prompt_tokens != sent or sent < 1:
-            usage = f"its usage tells of {answered.prompt_tokens:,} prompt tokens, {self.tokens:,} were sent"
-        block = told.facts.block_tokens or 1
-        said = answered.headers.get(TOLD_PULL.decode(), "")
-        found = _SOURCE.search(said) if said.startswith("directed") else None
-        return Pull(
-            max(0, sent - 1) // block * block,
-            cached_tokens=answered.cached_tokens,
-            usage=usage,
-            directed=shown(found[1]) if found else None,
-            ttft_ms=answered.ttft_ms,
-        )
-
     async def _skips(self, consumer: Party) -> Mapping[str, float]:
         """Pulls that its sidecar has left out, by reason; none where it does not tell."""
         place = consumer.told.peer.operators
         if consumer.told.sidecar is None or place is None:
             return {}
         try:
-            return sidecar_told(await metrics_of(place, self.order.trust), None).skipped
+            return sidecar_told(await metrics_of(place, self.order.trust, self.order.timeout_s), None).skipped
         except RemoteError:
             return {}
-
-
-def directive(source: Party, consumer: Party) -> Directive:
-    """As the endpoint picker would name the source to a sidecar, or as a sidecar would to its engine."""
-    peer = source.told.peer
-    if not consumer.told.facts.through_sidecar:
-        return by_body(peer.p2p, str(uuid.uuid4()))
-    header = by_header(peer.p2p.with_port(peer.place.endpoint.port))
-    return Directive(header.fields, {**header.headers, DEBUG.decode(): "1"})
 
 
 async def _risen(before: Counted, party: Party, of: Callable[[Counted], object]) -> Counted:
@@ -221,18 +207,3 @@ async def _risen(before: Counted, party: Party, of: Callable[[Counted], object])
 
 def _given(now: Counted) -> float | None:
     return (now.given_bytes or 0.0) + (now.looked_up or 0.0)
-
-
-def _skipped(answered: Answered) -> str | None:
-    said = answered.headers.get(TOLD_PULL.decode(), "")
-    found = _REASON.search(said) if said.startswith("skipped") else None
-    return _in_words(found[1]) if found else None
-
-
-def _more(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-    return next((_in_words(name) for name, value in after.items() if value > before.get(name, 0.0)), None)
-
-
-def _in_words(reason: str) -> str:
-    known = {str(one): words for one, words in NO_PULL.items()}
-    return f"{reason}: {known[reason]}" if reason in known else shown(reason)

@@ -33,8 +33,8 @@ class Pull:
 
     moved_bytes, moved_tokens: what the consumer counted from peers. given_bytes: what the source counted.
     looked_up: whether the source was asked for blocks. skipped: why a sidecar left the pull out. ttft_ms: to
-    the first token. usage: why that of the answer cannot be used. faults: the same of the consumer's
-    counters; source_faults: of the source's.
+    the first token. busy: of one that hung, whether a prompt without a directive does so too. usage: why that
+    of the answer cannot be used. faults: the same of the consumer's counters; source_faults: of the source's.
     """
 
     prefix_tokens: int
@@ -47,6 +47,7 @@ class Pull:
     skipped: str | None = None
     ttft_ms: float | None = None
     hung_s: float | None = None
+    busy: bool = False
     failure: str | None = None
     usage: str | None = None
     faults: tuple[str, ...] = ()

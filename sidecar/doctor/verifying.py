@@ -70,7 +70,7 @@ async def _directed(pulling: Pulling, consumer: Party) -> float | None:
     place = consumer.told.peer.operators
     if consumer.told.sidecar is None or place is None:
         return None
-    return directed(await metrics_of(place, pulling.order.trust))
+    return directed(await metrics_of(place, pulling.order.trust, pulling.order.timeout_s))
 
 
 async def _counted(pulling: Pulling, consumer: Party, before: float | None) -> float | None:

@@ -150,3 +150,11 @@ def test_gates_of_figures_that_cannot_be_used_are_not_told() -> None:
     assert states(MOVED, clean)[2:] == [State.PASS] * 3
     assert states(spoilt, replace(clean, moved_bytes=None, faults=(NAN,)))[2:] == [State.UNTOLD] * 3
     assert states(MOVED, clean, kept=5000.0)[0] is State.UNTOLD
+
+
+def test_a_consumer_that_answers_nothing_at_all_is_not_said_to_hang_by_its_pulls() -> None:
+    [busy] = of(diagnosis(Pair("A", "B", first=replace(HUNG, busy=True))), "pull")
+    [hangs] = of(diagnosis(Pair("A", "B", first=HUNG)), "pull")
+    assert "B is busy, or hangs altogether" in busy.says
+    assert busy.change.endswith("--timeout.")
+    assert hangs.change.startswith("Start B's engine again")
