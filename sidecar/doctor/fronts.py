@@ -69,6 +69,10 @@ def _connectors(told: Told) -> Finding:
     check, engine = "connector", ", ".join(engine_connectors(told)) or "none"
     settings = told.sidecar.settings if told.sidecar else None
     ours = settings.get("kv-connector", "") if settings else ""
+    if told.families.untold:
+        return untold(
+            check, told.name, f"the engine's connector: it has no /metrics; by its configuration: {engine}"
+        )
     if not told.families.tiering:
         says = f"the engine has no offloading tiers (connector: {engine}): it neither pulls nor gives"
         change = (

@@ -23,7 +23,7 @@ from sidecar.doctor.said import directive, more, said
 from sidecar.doctor.told import Told
 from sidecar.headers import DATA_PARALLEL_RANK
 from sidecar.remote.client import Remote
-from sidecar.remote.errors import RemoteError
+from sidecar.remote.errors import RemoteError, TooLate
 from sidecar.remote.prompts import NO_PULL as UNDIRECTED
 from sidecar.remote.prompts import Answered, Directive
 
@@ -139,9 +139,8 @@ class Pulling:
         before = counted(await consumer.remote.metrics())
         skips = await self._skips(consumer)
         try:
-            async with asyncio.timeout(self.order.timeout_s):
-                answered = await self.complete(consumer, prompt, directive)
-        except TimeoutError:
+            answered = await self.complete(consumer, prompt, directive)
+        except TooLate:
             self._hung.add(consumer.name)
             answers = await self._answers(consumer)
             return Pull(self.tokens - 1, hung_s=self.order.timeout_s, busy=not answers)
@@ -166,9 +165,8 @@ class Pulling:
     async def _answers(self, party: Party) -> bool:
         """Whether a prompt without a directive is answered in the time in which a pull was not."""
         try:
-            async with asyncio.timeout(self.order.timeout_s):
-                await self.complete(party, Fresh.of(self.tokens), UNDIRECTED)
-        except (TimeoutError, RemoteError):
+            await self.complete(party, Fresh.of(self.tokens), UNDIRECTED)
+        except RemoteError:
             return False
         return True
 

@@ -72,6 +72,8 @@ class Pull:
             return self.usage
         if self.faults:
             return "counters unusable"
+        if self.prefix_tokens < 1:
+            return "not one block of the prompt could come, by the block size that is told"
         if self.moved_bytes is None and tokens is None:
             return "neither cached tokens nor bytes from peers are told"
         if self.moved_bytes is not None and tokens is not None and bool(self.moved_bytes) != bool(tokens):

@@ -55,6 +55,7 @@ def families(metrics: str) -> Families:
         nixl=_NIXL in metrics,
         ranks=min(max(1, len(set(_ENGINE.findall(metrics)))), MOST_RANKS),
         old_names=_OLD in metrics,
+        untold=not metrics.strip(),
     )
 
 

@@ -76,13 +76,14 @@ class Configuration:
 class Families:
     """What the names in `/metrics` tell. tiering: the offloading connector with tiers. nixl: NIXL's.
 
-    ranks: data-parallel engines. old_names: counters are named as before vLLM 0.32.
+    ranks: data-parallel engines. old_names: counters are named as before vLLM 0.32. untold: there were none.
     """
 
     tiering: bool = False
     nixl: bool = False
     ranks: int = 1
     old_names: bool = False
+    untold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

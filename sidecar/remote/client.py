@@ -19,7 +19,7 @@ import httpx
 from sidecar import bounded
 from sidecar.engine_counters import Counters, read
 from sidecar.remote import facts, prompts
-from sidecar.remote.errors import NoAnswer, Refused
+from sidecar.remote.errors import NoAnswer, Refused, TooLate
 from sidecar.remote.facts import Facts
 from sidecar.remote.place import Place
 from sidecar.remote.prompts import NO_PULL, Answered, Directive, Prompt
@@ -203,7 +203,7 @@ class Remote:
             within_s = min(CONNECT_S, timeout_s)
             raise NoAnswer(f"{self.place.url}: no connection within {within_s:g} s") from None
         except (httpx.TimeoutException, TimeoutError):
-            raise NoAnswer(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
+            raise TooLate(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:  # httpx's repeat lines of a peer that are no HTTP
             raise NoAnswer(f"{self.place.url}: {shown(str(error)) or type(error).__name__}") from None
 

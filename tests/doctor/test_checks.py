@@ -59,6 +59,7 @@ UNTOLD: dict[str, dict[str, Any]] = {
     "token details": {"alone": None, "unready": "x"},
     "clock": {"ahead_s": None},
     "parameter names": {"facts": Facts()},
+    "connector": {"families": Families(untold=True)},
 }
 
 

@@ -49,6 +49,10 @@ def test_a_pull_is_judged_by_what_was_counted(other: dict[str, Any], verdict: Ve
     assert judged(Pull(1024, **other)) is verdict
 
 
+def test_of_a_prompt_without_a_whole_block_nothing_is_known() -> None:
+    assert judged(Pull(0, 0, 0.0)) is Verdict.UNCLEAR
+
+
 def test_few_pairs_have_every_peer_once_as_source_and_once_as_consumer() -> None:
     assert chosen(["A", "B", "C"], 3) == ([("A", "B"), ("B", "C"), ("C", "A")], 3)
     pairs, left_out = chosen(["A", "B", "C", "D"], 100)

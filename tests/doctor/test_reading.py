@@ -48,7 +48,7 @@ def test_names_of_metrics_tell_the_connectors_and_the_ranks() -> None:
     old = METRICS.replace("chunk_queries", "block_queries")
     assert reading.families(old) == Families(tiering=True, ranks=2, old_names=True)
     assert reading.families("# TYPE vllm:nixl_bytes_transferred histogram\n") == Families(nixl=True)
-    assert reading.families("") == Families()
+    assert reading.families("\n") == Families(untold=True)
     many = "".join(f'vllm:cache_config_info{{engine="{rank}"}} 1\n' for rank in range(999))
     assert reading.families(many).ranks == 64
 
