@@ -88,34 +88,48 @@ def read(text: bytes) -> Counters:
     )
 
 
+def spoiled(text: bytes) -> str | None:
+    """The first of these series with a value that no counter has, and the value as it stands there."""
+    text = b"\n" + text
+    for series in _SERIES.values():
+        for name, label in series:
+            for sample in _samples(text, b"\n" + name, label):
+                if _number(sample) is None:
+                    return (name + sample).decode("utf-8", "replace")
+    return None
+
+
 def _sum(text: bytes, series: tuple[tuple[bytes, bytes], ...], *, declared: bool) -> float | None:
-    values = [value for name, label in series for value in _values(text, b"\n" + name, label)]
+    samples = [sample for name, label in series for sample in _samples(text, b"\n" + name, label)]
+    values = [value for sample in samples if (value := _number(sample)) is not None]
     if values:
         return sum(values)
     return 0.0 if declared and any(b"\n# TYPE " + name + b" " in text for name, _ in series) else None
 
 
-def _values(text: bytes, start: bytes, label: bytes) -> Iterator[float]:
-    """The values of one name's samples; found without looking at the thousands of other lines."""
+def _samples(text: bytes, start: bytes, label: bytes) -> Iterator[bytes]:
+    """What stands behind one name and its labels; found without looking at the thousands of other lines."""
     at = text.find(start)
     while at >= 0:
         end = text.find(b"\n", at + 1)
         rest = text[at + len(start) : end if end >= 0 else len(text)]
         labels, brace, sample = rest.rpartition(b"}")
-        if labels.startswith(b"{") == bool(brace) and label in labels:
-            value = _number(sample)
-            if value is not None:
-                yield value
+        if labels.startswith(b"{") == bool(brace) and label in labels and sample[:1].isspace():
+            yield sample
         at = text.find(start, at + 1)
+
+
+# A counter of 64 bits; what is larger, and an infinity, no engine has counted.
+_MOST = 2.0**63
 
 
 def _number(sample: bytes) -> float | None:
     """The value behind a sample's name and labels (a timestamp may follow it)."""
     parts = sample.split()
-    if not sample[:1].isspace() or not parts:
+    if not parts:
         return None
     try:
         value = float(parts[0])
     except ValueError:
         return None
-    return value if value >= 0 else None  # negative and NaN: no counter says so
+    return value if 0 <= value < _MOST else None  # nor is NaN: no counter says so
