@@ -21,7 +21,8 @@ def question(cost: Cost, lengths: Sequence[int], rounds: int, load: tuple[int, i
     yield f"  pulled     {cost.pulled_tokens:,} tokens of KV, about {_bytes(cost)}"
     if load[0]:
         yield f"  load       {load[0]} more requests of {load[1]:,} tokens at a time on each engine"
-    yield f"  time       about {lasting(cost.seconds)}, at most {lasting(cost.most_s)} (by --timeout)"
+    most = f"at most {lasting(cost.most_s)}, requests and counters at their slowest (--timeout)"
+    yield f"  time       about {lasting(cost.seconds)}, {most}"
 
 
 def _pace(cost: Cost) -> str:

@@ -61,11 +61,11 @@ def usable(lengths: Iterable[int], block_tokens: int, limit_tokens: int | None) 
     """
     most = max(lengths := tuple(lengths))
     if limit_tokens is not None:
-        most = min(most, limit_tokens - TAIL_TOKENS - ANSWER_TOKENS)
+        most = min(most, max(0, limit_tokens - TAIL_TOKENS - ANSWER_TOKENS))
     rounded = {min(length, most) // block_tokens * block_tokens for length in lengths} - {0}
     if not rounded:
         raise NoLength(
-            f"no length has a whole block of {block_tokens} tokens and fits into the model's limit"
+            f"--lengths: none has a whole block of {block_tokens} tokens and fits into the model's limit"
         )
     return tuple(sorted(rounded))
 

@@ -21,7 +21,7 @@ from sidecar.calibrate.options import Options
 from sidecar.calibrate.outcomes import Outcome
 from sidecar.calibrate.outputs import STANDARD_OUTPUT, BadOutput, Output
 from sidecar.calibrate.plan import Leg
-from sidecar.calibrate.progress import Progress
+from sidecar.calibrate.progress import Progress, columns
 from sidecar.calibrate.report import Report, Setting, reported
 from sidecar.calibrate.scene import Scene
 from sidecar.calibrate.tokens import Prompts, accepted
@@ -34,7 +34,7 @@ _WRITERS = {**machine.OUTPUTS, "svg": picture.svg}
 def run(options: Options, scene: Scene, legs: Sequence[Leg], seed: int) -> Report:
     """Measure; what was found."""
     found = Found()
-    progress = Progress(legs, sys.stderr, sys.stderr.isatty())
+    progress = Progress(legs, sys.stderr, columns(sys.stderr))
     try:
         cut, prompts = asyncio.run(_measured(options, scene, legs, (found, progress)))
     finally:

@@ -44,9 +44,7 @@ async def looked_at(options: Options) -> Scene:
     for rank in range(1, options.dp_ranks):
         for place in (options.source, options.consumer):
             await _look(place.of_rank(rank), options)
-    model = options.model or source.model
-    if model is None:
-        raise BadScene(f"{options.source.url}: names no model at /v1/models; say --model")
+    model = options.model or source.model or ""
     if options.model is None and consumer.model != model:
         raise BadScene(f"the source serves {model!r}, the consumer {consumer.model!r}: no pair")
     through = consumer.through_sidecar if options.via == "auto" else options.via == "sidecar"
@@ -91,6 +89,6 @@ async def _tried(p2p: Endpoint, *, guessed: bool) -> None:
 async def _look(place: Place, options: Options) -> tuple[Facts, Counters]:
     async with connected(place, options.trust, timeout_s=options.timeout_s) as remote:
         facts = await remote.facts()
-        if options.model is None and facts.unlisted:
-            raise NoAnswer(f"{place.url}: {facts.unlisted}")
+        if options.model is None and facts.model is None:
+            raise NoAnswer(f"{place.url}: {facts.unlisted}; --model says which to ask for")
         return facts, await remote.counters()

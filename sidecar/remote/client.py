@@ -84,6 +84,8 @@ class Remote:
         """What it says of itself; what it does not say is None. Raises NoAnswer when it is not there."""
         listed, unlisted = await self._json("/v1/models")
         model, root, limit = facts.of_models(listed)
+        if model is None and unlisted is None:
+            unlisted = "names no model that can be printed at /v1/models"
         version, _ = await self._json("/version")
         return Facts(
             model=model,

@@ -26,14 +26,21 @@ TARGET = Endpoint("10.0.0.9", 8000)
 @pytest.mark.parametrize(
     ("path", "said", "code", "line"),
     [
-        ("/v1/models", HTML, 1, "answered 200 (text/html, 6 bytes) at /v1/models: no JSON"),
-        ("/v1/models", (302, "text/html", b"moved"), 1, "answered 302 (text/html, 5 bytes) at /v1/models"),
-        ("/v1/models", (500, "text/plain", b"oops!"), 1, "answered 500 (text/plain, 5 bytes) at /v1/models"),
-        (
-            "/v1/models",
-            (200, "application/json", b"[" * 200_000),
-            1,
-            "answered 200 (application/json, 200,000 bytes) at /v1/models: JSON nested too deep",
+        *(
+            ("/v1/models", said, 1, f"{line}; --model says which to ask for")
+            for said, line in (
+                (HTML, "answered 200 (text/html, 6 bytes) at /v1/models: no JSON"),
+                ((302, "text/html", b"moved"), "answered 302 (text/html, 5 bytes) at /v1/models"),
+                ((500, "text/plain", b"oops!"), "answered 500 (text/plain, 5 bytes) at /v1/models"),
+                (
+                    (200, "application/json", b"[" * 200_000),
+                    "answered 200 (application/json, 200,000 bytes) at /v1/models: JSON nested too deep",
+                ),
+                (
+                    (200, "application/json", b'{"data":[{"id":"\\ud800"}]}'),
+                    "names no model that can be printed at /v1/models",
+                ),
+            )
         ),
         ("/metrics", (404, "text/plain", b"none"), 9, "serves no metrics of vLLM's at /metrics"),
         ("/metrics", HTML, 9, "serves no metrics of vLLM's at /metrics"),
