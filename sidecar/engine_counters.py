@@ -7,9 +7,8 @@ vllm/v1/kv_offload/tiering/base.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,6 @@ class Counters:
 Series = tuple[tuple[bytes, bytes], ...]
 """Names, each with what the labels of its samples must contain."""
 
-# Of a value that is no number, so much is shown.
-_SHOWN_BYTES = 40
-
 # Field of Counters -> the series that are summed up for it: name, and what its labels must contain.
 _P2P = b'p2p"'
 _HOST = b'primary"'
@@ -95,13 +91,9 @@ def read(text: bytes) -> Counters:
     )
 
 
-def unusable(text: bytes, series: Series) -> str | None:
-    """The first of the samples that is no count (NaN, infinite, below zero, no number): name and value."""
-    for name, label in series:
-        for sample in _samples(b"\n" + text, b"\n" + name, label):
-            if _count(sample) is None:
-                return f"{name.decode()} is {sample[:_SHOWN_BYTES].decode('ascii', 'backslashreplace')}"
-    return None
+def series_of(field: str) -> Series:
+    """The series that are summed up for a field of Counters: the name in vLLM 0.32 first."""
+    return _SERIES[field]
 
 
 def total(text: bytes, series: Series) -> float | None:
@@ -109,34 +101,51 @@ def total(text: bytes, series: Series) -> float | None:
     return _sum(b"\n" + text, series, declared=False)
 
 
-def series_of(field: str) -> Series:
-    """The series that are summed up for a field of Counters: the name in vLLM 0.32 first."""
-    return _SERIES[field]
+def spoiled(text: bytes, read: Iterable[Series] = tuple(_SERIES.values())) -> str | None:
+    """The first of these series with a value that no counter has, and the value as it stands there.
+
+    read: those that are looked at; all of Counters by default.
+    """
+    text = b"\n" + text
+    for series in read:
+        for name, label in series:
+            for sample in _samples(text, b"\n" + name, label):
+                if _number(sample) is None:
+                    return (name + sample).decode("utf-8", "replace")
+    return None
 
 
 def _sum(text: bytes, series: Series, *, declared: bool) -> float | None:
     samples = [sample for name, label in series for sample in _samples(text, b"\n" + name, label)]
-    values = [value for value in map(_count, samples) if value is not None]
+    values = [value for sample in samples if (value := _number(sample)) is not None]
     if values:
         return sum(values)
     return 0.0 if declared and any(b"\n# TYPE " + name + b" " in text for name, _ in series) else None
 
 
 def _samples(text: bytes, start: bytes, label: bytes) -> Iterator[bytes]:
-    """The values of one name's samples; found without looking at the thousands of other lines."""
+    """What stands behind one name and its labels; found without looking at the thousands of other lines."""
     at = text.find(start)
     while at >= 0:
         end = text.find(b"\n", at + 1)
         rest = text[at + len(start) : end if end >= 0 else len(text)]
         labels, brace, sample = rest.rpartition(b"}")
         if labels.startswith(b"{") == bool(brace) and label in labels and sample[:1].isspace():
-            yield from sample.split(maxsplit=1)[:1]  # a timestamp may follow it
+            yield sample
         at = text.find(start, at + 1)
 
 
-def _count(sample: bytes) -> float | None:
+# A counter of 64 bits; what is larger, and an infinity, no engine has counted.
+_MOST = 2.0**63
+
+
+def _number(sample: bytes) -> float | None:
+    """The value behind a sample's name and labels (a timestamp may follow it)."""
+    parts = sample.split()
+    if not parts:
+        return None
     try:
-        value = float(sample)
+        value = float(parts[0])
     except ValueError:
         return None
-    return value if 0 <= value < inf else None  # negative, NaN and infinite: no counter says so
+    return value if 0 <= value < _MOST else None  # nor is NaN: no counter says so

@@ -45,6 +45,8 @@ def prepare() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever started this: nobody reads, which stops nothing
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the program runs
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is typed in another encoding is no answer, not a fault
     codecs.register_error(_ERRORS, spelled)
     sys.stdout = _prepared(sys.stdout, sys.__stdout__, _Output)
     sys.stderr = _prepared(sys.stderr, sys.__stderr__, _Asides)

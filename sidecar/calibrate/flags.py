@@ -14,7 +14,7 @@ from sidecar.calibrate.outcomes import MEANINGS
 from sidecar.calibrate.plan import DEFAULT_LENGTHS
 from sidecar.parser import Parser
 from sidecar.remote import values
-from sidecar.remote.client import QUESTION_S
+from sidecar.remote.facts import QUESTION_S
 from sidecar.settings.durations import parse_duration
 
 PROG = "sidecar calibrate"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
-from sidecar.engine_counters import Series, read, series_of, total, unusable
+from sidecar.engine_counters import Series, read, series_of, spoiled, total
 from sidecar.remote.texts import shown
 
 # What engines with that connector need not count.
@@ -75,7 +75,7 @@ def counted(metrics: bytes) -> Counted:
     """Of an engine's text of metrics."""
     told = read(metrics)
     nothing = None if metrics.strip() else "/metrics gave nothing"
-    found = {name: nothing or shown(unusable(metrics, series) or "") for name, series in _SERIES.items()}
+    found = {name: nothing or shown(spoiled(metrics, (series,)) or "") for name, series in _SERIES.items()}
     return Counted(
         told.pulled_bytes,
         told.pulled_tokens,

@@ -17,18 +17,15 @@ from typing import Any
 import httpx
 
 from sidecar import bounded
-from sidecar.engine_counters import Counters, read
+from sidecar.engine_counters import Counters, read, spoiled
 from sidecar.remote import facts, prompts
-from sidecar.remote.errors import NoAnswer, Refused, TooLate
-from sidecar.remote.facts import Facts
+from sidecar.remote.errors import NoAnswer, Refused, TooLate, Uncounted
+from sidecar.remote.facts import QUESTION_S, Facts
 from sidecar.remote.place import Place
 from sidecar.remote.prompts import NO_PULL, Answered, Directive, Prompt
 from sidecar.remote.texts import Unreadable, decoded, shown
 from sidecar.scraping import MAX_BYTES
 
-# Questions about itself an engine answers at once, unless a step of its model holds it up: so much of the
-# time that a request may take.
-QUESTION_S = 15.0
 CONNECT_S = 5.0
 # Engines close an idle connection after 5 s (uvicorn's default); ours is gone before that.
 _KEEPALIVE_S = 2.0
@@ -38,6 +35,8 @@ _MOST_BYTES = 16 * 1024 * 1024
 _MOST_STREAMED_BYTES = 64 * 1024 * 1024
 # `application/json; charset=utf-8`, and room.
 _MOST_KIND_CHARACTERS = 60
+# In every name of vLLM's metrics.
+_COUNTED = b"vllm:"
 # Answers that the sidecar makes itself carry it (contract section 9).
 _SIDECAR_ERROR = "x-sidecar-error"
 
@@ -85,6 +84,8 @@ class Remote:
         """What it says of itself; what it does not say is None. Raises NoAnswer when it is not there."""
         listed, unlisted = await self._json("/v1/models")
         model, root, limit = facts.of_models(listed)
+        if model is None and unlisted is None:
+            unlisted = "names no model that can be printed at /v1/models"
         version, _ = await self._json("/version")
         return Facts(
             model=model,
@@ -123,8 +124,13 @@ class Remote:
         return answer.content if answer.status_code == 200 else b""
 
     async def counters(self) -> Counters:
-        """The counters that prove a pull. Raises NoAnswer."""
-        return read(await self.metrics())
+        """The counters that prove a pull. Raises NoAnswer, or Uncounted where they are no counters."""
+        metrics = await self.metrics()
+        if wrong := spoiled(metrics):
+            raise Uncounted(f"{self.place.url}: no counter is {shown(wrong)}")
+        if _COUNTED not in metrics:
+            raise Uncounted(f"{self.place.url}: serves no metrics of vLLM's at /metrics")
+        return read(metrics)
 
     async def complete(
         self, model: str, prompt: Prompt, directive: Directive = NO_PULL, *, max_tokens: int = 1

@@ -12,6 +12,10 @@ from typing import Any
 
 from sidecar.remote.texts import shown
 
+QUESTION_S = 15.0
+"""Questions about itself an engine answers at once, unless a step of its model holds it up: so much of
+the time that a request may take."""
+
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\} ", re.MULTILINE)
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")

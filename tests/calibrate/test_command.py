@@ -75,8 +75,7 @@ async def test_gpt_oss_has_no_crossover_from_2048_tokens_on() -> None:
     "differs",
     [
         pytest.param({"hash_seed": "1"}, id="another hash seed"),
-        # A tensor-parallel rank holds its heads' share of a token's KV: blocks of another length.
-        pytest.param({"kv_bytes_per_token": 32}, id="another tensor parallel size"),
+        pytest.param({"tensor_parallel_size": 2}, id="another tensor parallel size"),
     ],
 )
 async def test_a_pair_that_moves_nothing_ends_with_3_and_the_likely_causes(differs: dict[str, Any]) -> None:

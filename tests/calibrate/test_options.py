@@ -126,7 +126,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main((*PAIR, "--svg=/nowhere/x.svg")) == Outcome.WRONG_USAGE
-    assert "No such file or directory: '/nowhere/x.svg'" in capsys.readouterr().err
+    line = "sidecar calibrate: --svg: '/nowhere/x.svg': No such file or directory\n"
+    assert capsys.readouterr().err == line
 
 
 def test_help_has_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

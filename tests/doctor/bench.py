@@ -63,7 +63,13 @@ async def doctor(*argv: str) -> Ran:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = await asyncio.to_thread(main, argv)
-    return Ran(code, out.getvalue(), err.getvalue())
+    return _seen(Ran(code, out.getvalue(), err.getvalue()))
+
+
+def _seen(ran: Ran) -> Ran:
+    """The same, printed too, for whoever reads why a test fails."""
+    print(ran.out, ran.err)
+    return ran
 
 
 async def started(*argv: str) -> asyncio.subprocess.Process:
@@ -81,7 +87,7 @@ async def ended(process: asyncio.subprocess.Process) -> Ran:
     async with asyncio.timeout(60):
         out, err = await process.communicate()
     assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
+    return _seen(Ran(process.returncode, out.decode(), err.decode()))
 
 
 @asynccontextmanager

@@ -98,8 +98,8 @@ def test_a_sample_that_is_no_count_is_no_zero(value: str) -> None:
     risen = rise(counted(METRICS.encode()), spoilt, tiering=True)
     assert (risen.stored_bytes, risen.looked_up, risen.pulled_bytes) == (None, None, 0.0)
     assert risen.of("stored_bytes", "looked_up") == (
-        f"vllm:kv_offload_store_bytes_total is {value}",
-        f"vllm:kv_offload_tiering_chunk_queries_total is {value}",
+        f"vllm:kv_offload_store_bytes_total {value}",
+        f"vllm:kv_offload_tiering_chunk_queries_total {value}",
     )
 
 
