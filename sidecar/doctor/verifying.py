@@ -40,7 +40,8 @@ async def _shown(pulling: Pulling, source: Party, consumer: Party) -> Shown:
         return Shown(source.name, consumer.name, why=in_the_way[1])
     before = await _directed(pulling, consumer)
     pull = await pulling.pull(source, consumer, prompt)
-    counted_more = await _counted(pulling, consumer, before)
+    # Where the answer tells it, its metrics need not be waited for.
+    counted_more = None if pull.directed or pull.skipped else await _counted(pulling, consumer, before)
     await pulling.keep(source, control)
     return Shown(
         source.name,

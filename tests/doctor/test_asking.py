@@ -76,6 +76,24 @@ async def test_one_that_tells_nothing_is_no_failure() -> None:
     assert found.unready == "/health answers 404"
 
 
+@pytest.mark.parametrize(("misses", "ready"), [(1, True), (2, True), (3, False)])
+async def test_one_that_misses_a_look_is_asked_again(misses: int, ready: bool) -> None:
+    looks: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(400, headers={"x-sidecar-error": "bad_request"})
+        if request.url.path != "/ready":
+            return httpx.Response(200, text="")
+        looks.append("look")
+        late = {"message": "not ready: the engine does not answer within 0.8 s"}
+        return httpx.Response(200) if len(looks) > misses else httpx.Response(503, json=late)
+
+    found = await facts_of(peer(), remote(answer), ORDER)
+    assert found.unready == (None if ready else "the engine does not answer within 0.8 s")
+    assert len(looks) == min(misses + 1, 3)
+
+
 async def test_one_that_is_not_there_is_a_failure() -> None:
     def answer(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("nobody")

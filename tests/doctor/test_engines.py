@@ -40,7 +40,7 @@ async def test_between_healthy_engines_every_pull_moves_and_nothing_is_found() -
 
 async def test_the_report_is_text_within_80_columns_and_without_colours_where_nobody_looks() -> None:
     async with peers({}, {}, {"hash_seed": "7"}) as (_, flags):
-        ran = await ended(await started(*flags, "--max-pairs=2"))
+        ran = await doctor(*flags, "--max-pairs=2")
     assert ran.code == 3
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
