@@ -32,7 +32,7 @@ def examined(told: Told) -> Iterator[Finding]:
             "no",
             f"no answer: {told.failure}",
             "Start it, or correct the URL; see that a NetworkPolicy lets this place reach it; for a "
-            "certificate of one's own, --ca-file or -k.",
+            "certificate of one's own, --ca-file or -k; for one that is slow, --timeout.",
         )
         return
     for check in CHECKS:
@@ -133,7 +133,7 @@ def _answers(told: Told) -> Finding:
     if told.alone or told.unready:
         return fine("answers", told.name, "yes" if told.alone else "not asked")
     says = f"gives no completion: {told.alone_failure}"
-    change = "Look at the engine's log; a gateway may want a credential (-H)."
+    change = "Look at the engine's log; a gateway may want a credential (-H), a slow engine --timeout."
     return Finding(Severity.ERROR, "answers", (told.name,), "no", says, change)
 
 

@@ -21,6 +21,7 @@ from sidecar.doctor.pulls import WHOLE, Pair, Pull, Verdict
 from sidecar.doctor.reading import sidecar_told
 from sidecar.doctor.said import directive, more, said
 from sidecar.doctor.told import Told
+from sidecar.endpoint import Endpoint
 from sidecar.headers import DATA_PARALLEL_RANK
 from sidecar.remote.client import Remote
 from sidecar.remote.errors import RemoteError, TooLate
@@ -89,14 +90,19 @@ class Pulling:
             return Verdict.UNTRIED, f"a pull of {consumer.name} hangs"
         if source.told.peer.p2p == consumer.told.peer.p2p:
             return Verdict.UNTRIED, "both have one P2P address"
-        ours = source.told.peer.p2p
+        return await self._shut_port(source, consumer)
+
+    async def _shut_port(self, source: Party, consumer: Party) -> tuple[Verdict, str] | None:
+        """Which P2P port of the source accepts nothing, of those that the consumer would be told of."""
+        ours, first = source.told.peer.p2p, source.told.ports[:1]
+        if first and not first[0].open:
+            return _shut(
+                ours, source, consumer
+            )  # as it was found: an engine that has just started comes next
         for number in {ours.port, directed_port(consumer.told, source.told) or ours.port}:
             found = await port(ours.with_port(number))
             if not found.open:
-                return Verdict.UNREACHABLE, (
-                    f"{source.name}'s P2P port {found.endpoint.netloc} is shut, so {consumer.name} was not "
-                    "told of it: one contact with a dead port makes every later pull of vLLM 0.32 hang"
-                )
+                return _shut(found.endpoint, source, consumer, " by now" if number == ours.port else "")
         return None
 
     async def _seed(self, source: Party) -> tuple[Fresh, ...]:
@@ -193,6 +199,13 @@ class Pulling:
             return sidecar_told(await metrics_of(place, self.order.trust, self.order.timeout_s), None).skipped
         except RemoteError:
             return {}
+
+
+def _shut(end: Endpoint, source: Party, consumer: Party, now: str = "") -> tuple[Verdict, str]:
+    return Verdict.UNREACHABLE, (
+        f"{source.name}'s P2P port {end.netloc} is shut{now}, so {consumer.name} was not told of it: one "
+        "contact with a dead port makes every later pull of vLLM 0.32 hang"
+    )
 
 
 async def _risen(before: Counted, party: Party, of: Callable[[Counted], object]) -> Counted:

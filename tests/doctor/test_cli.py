@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import streams
 from sidecar.doctor import cli
 from sidecar.doctor.cli import main
+from sidecar.doctor.diagnosis import Diagnosis, Measured, diagnosed
+from sidecar.doctor.order import Order
+from sidecar.doctor.peers import BadFlag
+from sidecar.doctor.told import Told
+from sidecar.remote.place import Place
+from tests.doctor.made import told
 
 TWO = "--peers=http://127.0.0.1:1,http://127.0.0.1:2"
 
@@ -177,3 +184,42 @@ def test_a_fault_of_its_own_is_one_line(
     monkeypatch.setattr(cli, "diagnose", broken)
     assert main([TWO]) == 70
     assert capsys.readouterr().err == "sidecar doctor: a fault of its own: RecursionError: too deep\n"
+
+
+def test_a_reader_that_has_seen_enough_changes_no_code_and_ends_the_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def found(*_: object) -> Diagnosis:
+        return diagnosed([told("A", unready="loading"), told("B")], Measured((), 0, 257))
+
+    monkeypatch.setattr(cli, "diagnose", found)
+    monkeypatch.setattr(streams, "show", lambda _: False)
+    assert main([TWO, "--json"]) == 3
+    assert main([TWO, "--watch"]) == 3
+
+
+def test_a_pool_that_is_not_found_ends_the_first_round_and_no_later_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = [Place.parse("http://h:1"), Place.parse("http://h:2")]
+    answers: list[BaseException | None] = []
+
+    async def listed(*_: object) -> tuple[Place, ...]:
+        if answer := answers.pop(0):
+            raise answer
+        return tuple(pods)
+
+    async def found(order: Order, *_: object) -> Diagnosis:
+        return diagnosed([Told(peer) for peer in order.peers], Measured((), 0, 257))
+
+    monkeypatch.setattr(cli, "pool_places", listed)
+    monkeypatch.setattr(cli, "diagnose", found)
+    flags = ["--inference-pool=ns/p", "--watch", "--interval=1ms", "--json"]
+    gone = BadFlag("--inference-pool: the Kubernetes API answered 503")
+    answers += [None, gone, None, KeyboardInterrupt()]
+    assert main(flags) == 3
+    said = capsys.readouterr()
+    assert said.err == f"sidecar doctor: {gone}\n\n"
+    assert said.out.count("\n") == 2
+    answers.append(gone)
+    assert (main(flags), capsys.readouterr().err) == (2, f"sidecar doctor: {gone}\n")
