@@ -209,6 +209,11 @@ class Remote:
             raise NoAnswer(f"{self.place.url}: no connection within {within_s:g} s") from None
         except (httpx.TimeoutException, TimeoutError):
             raise NoAnswer(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
+        except (
+            httpx.InvalidURL,
+            UnicodeError,
+        ):  # RFC 5891: a label of xn-- and no name
+            raise NoAnswer(f"{self.place.url}: no name service knows such a host") from None
         except (httpx.HTTPError, OSError) as error:  # httpx's repeat lines of a peer that are no HTTP
             raise NoAnswer(f"{self.place.url}: {why(error)}") from None
 

@@ -73,6 +73,12 @@ async def test_an_engine_that_is_not_there_is_named() -> None:
             await client.facts()
 
 
+async def test_a_host_that_cannot_be_asked_for_is_named_too() -> None:
+    async with remote("http://xn--a:1") as client:
+        with pytest.raises(NoAnswer, match=r"^http://xn--a:1: no name service knows such a host$"):
+            await client.facts()
+
+
 async def test_an_answer_that_does_not_come_ends_by_its_bound() -> None:
     slow = engines("127.0.0.1", profile="glm", time_scale=100.0)
     async with slow as [engine], remote(engine.url, timeout_s=0.2) as client:
