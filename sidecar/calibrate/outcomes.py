@@ -148,6 +148,8 @@ def _of_no_pull(pair: Pair, measured: Sequence[Measured]) -> list[str]:
             "the consumer's sidecar does not pull: --kv-connector (offloading, or nixlv2 with"
             " --enable-p2p-pull), --enable-ssrf-protection, the source guard; its log has the `reason`",
         )
+    if any(one.verdict is Verdict.HAD_IT for one in measured):
+        found.insert(0, "the consumer had what only the source was sent: both URLs lead to one engine")
     if any(one.rise.given_chunks for one in measured):
         found.insert(0, "the source found the blocks, and none arrived: the transfer itself fails")
     return found

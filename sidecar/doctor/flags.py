@@ -182,7 +182,7 @@ def _add_connection(made: argparse.ArgumentParser) -> None:
 def _places(text: str) -> tuple[Place, ...]:
     """URLs with commas between. Raises ArgumentTypeError."""
     try:
-        return tuple(place(url) for url in text.split(",") if url)
+        return tuple(values.url(place(url).url) for url in text.split(",") if url)
     except MalformedPlace as error:
         raise argparse.ArgumentTypeError(f"{error}; such as http://10.0.0.1:8000") from None
 

@@ -23,6 +23,7 @@ from sidecar.remote.errors import NoAnswer, Refused, TooLate, Uncounted
 from sidecar.remote.facts import QUESTION_S, Facts
 from sidecar.remote.place import Place
 from sidecar.remote.prompts import NO_PULL, Answered, Directive, Prompt
+from sidecar.remote.telling import kind_of, told, why
 from sidecar.remote.texts import Unreadable, decoded, shown
 from sidecar.scraping import MAX_BYTES
 
@@ -33,8 +34,6 @@ _KEEPALIVE_S = 2.0
 _MOST_BYTES = 16 * 1024 * 1024
 # A stream of one event per token, each of some 300 bytes: 200,000 tokens.
 _MOST_STREAMED_BYTES = 64 * 1024 * 1024
-# `application/json; charset=utf-8`, and room.
-_MOST_KIND_CHARACTERS = 60
 # In every name of vLLM's metrics.
 _COUNTED = b"vllm:"
 # Answers that the sidecar makes itself carry it (contract section 9).
@@ -163,7 +162,7 @@ class Remote:
                 ttft_s = monotonic() - began_s
             usage = prompts.usage_of(event) or usage
         if ttft_s is None or usage is None:
-            kind = _kind(response)
+            kind = kind_of(response)
             raise NoAnswer(f"{self.place.url}: answered 200 ({kind}) without a token or without its usage")
         total_ms = (monotonic() - began_s) * 1000
         return Answered(ttft_s * 1000, total_ms, *usage, headers=dict(response.headers))
@@ -172,11 +171,11 @@ class Remote:
         """The decoded answer to a GET, or None and why it is none, in words."""
         answer = await self._asked("GET", path)
         if not answer.is_success:
-            return None, f"answered {_told(answer)} at {path}"
+            return None, f"answered {told(answer)} at {path}"
         try:
             return decoded(answer.content), None
-        except Unreadable as why:
-            return None, f"answered {_told(answer)} at {path}: {why}"
+        except Unreadable as unreadable:
+            return None, f"answered {told(answer)} at {path}: {unreadable}"
 
     async def _asked(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
         headers = {"content-type": "application/json"} if content is not None else {}
@@ -197,8 +196,8 @@ class Remote:
     def _refusal(self, answer: httpx.Response) -> Refused:
         """In its own words where they are an error's; of any other body nothing is repeated."""
         said = prompts.error_of(answer.content)
-        told = f"{answer.status_code}: {said}" if said else _told(answer)
-        return Refused(f"{self.place.url}: answered {told}", answer.status_code)
+        answered = f"{answer.status_code}: {said}" if said else told(answer)
+        return Refused(f"{self.place.url}: answered {answered}", answer.status_code)
 
     @contextmanager
     def _named(self, timeout_s: float) -> Iterator[None]:
@@ -210,23 +209,19 @@ class Remote:
             raise NoAnswer(f"{self.place.url}: no connection within {within_s:g} s") from None
         except (httpx.TimeoutException, TimeoutError):
             raise TooLate(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
+        except (
+            httpx.InvalidURL,
+            UnicodeError,
+        ):  # RFC 5891: a label of xn-- and no name
+            raise NoAnswer(f"{self.place.url}: no name service knows such a host") from None
         except (httpx.HTTPError, OSError) as error:  # httpx's repeat lines of a peer that are no HTTP
-            raise NoAnswer(f"{self.place.url}: {shown(str(error)) or type(error).__name__}") from None
+            raise NoAnswer(f"{self.place.url}: {why(error)}") from None
 
 
 async def _read(response: httpx.Response, most_bytes: int) -> httpx.Response:
     """The whole of it. Raises as `bounded.whole`."""
     content = await bounded.whole(response, most_bytes)
     return httpx.Response(response.status_code, headers=response.headers, content=content)
-
-
-def _told(answer: httpx.Response) -> str:
-    """Status, kind and size: `302 (text/html, 120 bytes)`."""
-    return f"{answer.status_code} ({_kind(answer)}, {len(answer.content):,} bytes)"
-
-
-def _kind(answer: httpx.Response) -> str:
-    return shown(answer.headers.get("content-type", "no content-type"), _MOST_KIND_CHARACTERS)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:

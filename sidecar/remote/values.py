@@ -11,6 +11,8 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+import httpx
+
 from sidecar.endpoint import Endpoint
 from sidecar.headers import DATA_PARALLEL, ROUTING
 from sidecar.remote.place import MalformedPlace, Place
@@ -94,9 +96,13 @@ def name(text: str) -> str:
 def url(text: str) -> Place:
     """A pod's. Raises ArgumentTypeError."""
     try:
-        return Place.parse(text)
+        place = Place.parse(text)
+        _ = httpx.URL(place.url).host  # is decoded now
     except MalformedPlace as error:
         raise ArgumentTypeError(f"{error}; such as http://10.0.0.1:8000") from None
+    except (httpx.InvalidURL, UnicodeError):  # RFC 5891: a label of xn-- and no name
+        raise ArgumentTypeError(f"{quoted(text)} has a host that no name service knows") from None
+    return place
 
 
 endpoint = kind(Endpoint.parse, "HOST:PORT")

@@ -240,7 +240,7 @@ async def test_an_engine_that_is_not_there_ends_with_1() -> None:
         gone = f"http://127.0.0.1:{closed_port()}"
         ended = await calibrated(f"--source={a.url}", f"--consumer={gone}", *QUICK)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == f"sidecar calibrate: {gone}: All connection attempts failed\n"
+    assert ended.err == f"sidecar calibrate: {gone}: Connection refused\n"
 
 
 async def test_no_engine_is_sent_to_a_p2p_port_where_nobody_listens() -> None:

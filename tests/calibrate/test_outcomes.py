@@ -70,3 +70,8 @@ def test_counters_that_cannot_be_used_are_neither_a_pull_that_moved_nothing_nor_
 def test_a_single_leg_whose_counters_fell_is_set_aside() -> None:
     moved = [measured(n, Kind.PULL, 2048, 50.0) for n in range(4)]
     assert outcome([*moved, UNUSABLE], [], None) is Outcome.UNCLEAR
+
+
+def test_a_consumer_that_has_what_only_the_source_was_sent_is_the_source() -> None:
+    had = bad(Kind.PULL, Verdict.HAD_IT, "2,048 tokens were in the consumer's own cache")
+    assert causes(Outcome.NO_PULL, PAIR, [had])[0].endswith("both URLs lead to one engine")

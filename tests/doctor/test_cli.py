@@ -32,6 +32,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["--peers=http://[::1,http://h:2"],
         "--peers: 'http://[::1' has no valid host and port; such as http://10.0.0.1:8000",
     ),
+    "a host of no name": (
+        ["--peers=http://xn--a:1,http://h:2"],
+        "--peers: 'http://xn--a:1' has a host that no name service knows",
+    ),
     "bare words": (
         ["--peers=x,y"],
         "--peers: 'x' is neither a URL nor HOST:PORT; such as http://10.0.0.1:8000",

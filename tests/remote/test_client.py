@@ -69,7 +69,13 @@ async def test_a_refusal_has_the_engines_own_words() -> None:
 async def test_an_engine_that_is_not_there_is_named() -> None:
     url = f"http://127.0.0.1:{closed_port()}"
     async with remote(url) as client:
-        with pytest.raises(NoAnswer, match=url):
+        with pytest.raises(NoAnswer, match=f"^{url}: Connection refused$"):
+            await client.facts()
+
+
+async def test_a_host_that_cannot_be_asked_for_is_named_too() -> None:
+    async with remote("http://xn--a:1") as client:
+        with pytest.raises(NoAnswer, match=r"^http://xn--a:1: no name service knows such a host$"):
             await client.facts()
 
 

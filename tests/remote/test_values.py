@@ -78,6 +78,7 @@ def test_of_two_headers_of_a_name_none_is_lost() -> None:
             "http://[::1",
             "'http://[::1' has no valid host and port; such as http://10.0.0.1:8000",
         ),
+        (values.url, "http://xn--a:1", "'http://xn--a:1' has a host that no name service knows"),
         (values.endpoint, "h", "'h' is not HOST:PORT"),
     ],
 )
