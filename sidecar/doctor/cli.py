@@ -100,7 +100,8 @@ async def _order(options: Options) -> Order:
 
 def _text(options: Options, diagnosis: Diagnosis) -> str:
     if options.as_json:
-        return json.dumps(document(diagnosis), indent=None if options.watch else 2, ensure_ascii=False)
+        # In ASCII, which every encoding of standard output has: what stands for others is no JSON.
+        return json.dumps(document(diagnosis), indent=None if options.watch else 2)
     paint = coloured if colours(sys.stdout) else plain
     lines = "\n".join(report(diagnosis, paint))
     if not options.watch:

@@ -21,7 +21,7 @@ _FLAG = "--inference-pool"
 # As the watch asks for them: a page keeps a large list from being one large answer.
 _PAGE_OBJECTS = "500"
 # All pages of both lists: a large cluster's take seconds.
-_WITHIN_S = 60.0
+_WITHIN_S = 30.0
 
 
 async def pool_places(text: str, group: str, scheme: str) -> tuple[Place, ...]:
@@ -33,13 +33,13 @@ async def pool_places(text: str, group: str, scheme: str) -> tuple[Place, ...]:
     try:
         credentials()
     except ValueError as error:
-        raise BadFlag(str(error)) from None
+        raise BadFlag(shown(str(error))) from None
     cluster = Cluster()
     try:
         async with asyncio.timeout(_WITHIN_S):
             return await listed(cluster, PoolName.parse(group, text), scheme)
     except ClusterError as error:
-        raise BadFlag(f"{_FLAG}: {error}") from None
+        raise BadFlag(f"{_FLAG}: {shown(str(error))}") from None
     except TimeoutError:
         raise BadFlag(f"{_FLAG}: no whole answer of the Kubernetes API within {_WITHIN_S:g} s") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

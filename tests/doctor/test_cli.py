@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,17 @@ def test_a_reader_that_has_seen_enough_changes_no_code_and_ends_the_watch(
     monkeypatch.setattr(streams, "show", lambda _: False)
     assert main([TWO, "--json"]) == 3
     assert main([TWO, "--watch"]) == 3
+
+
+def test_a_document_is_in_ascii(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    async def found(*_: object) -> Diagnosis:
+        return diagnosed([told("A", unready="é → ·"), told("B")], Measured((), 0, 257))
+
+    monkeypatch.setattr(cli, "diagnose", found)
+    assert main([TWO, "--json"]) == 3
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert "is not ready: é → ·" in [one["says"] for one in json.loads(said)["findings"]]
 
 
 def test_a_pool_that_is_not_found_ends_the_first_round_and_no_later_one(
