@@ -12,5 +12,5 @@ from sidecar.remote import settling
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Embedded engines count at once: nothing that has not risen by then will."""
     monkeypatch.setattr(asking, "UNREADY_S", 0.02)
-    monkeypatch.setattr(settling, "WITHIN_S", 0.4)
+    monkeypatch.setattr(settling, "WITHIN_S", 0.2)
     monkeypatch.setattr(settling, "EVERY_S", 0.02)
