@@ -165,7 +165,8 @@ class Pulling:
             moved_tokens=taken.pulled_tokens,
             given_bytes=given.given_bytes,
             looked_up=None if given.looked_up is None else given.looked_up > 0,
-            skipped=pull.skipped or more(skips, await self._skips(consumer)),
+            skipped=pull.skipped
+            or (None if taken.pulled_bytes else more(skips, await self._skips(consumer))),
         )
 
     async def _answers(self, party: Party) -> bool:
