@@ -2,6 +2,9 @@
 
 import sys
 
-from sidecar.cli import main
+from sidecar.interrupts import quiet
+
+with quiet():
+    from sidecar.cli import main
 
 sys.exit(main())

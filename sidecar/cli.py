@@ -4,11 +4,14 @@ Rule: what is not needed for the answer is not imported, so that a wrong flag is
 """
 
 import os
-import shutil
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from functools import partial
 
-from sidecar import __version__
+from sidecar import __version__, interrupts, streams
+
+Run = Callable[[], int]
+"""A command that only has to be run; its status."""
 
 # What is wrong was said on stderr; the shell's status for wrong usage.
 _WRONG_USAGE = 2
@@ -29,54 +32,71 @@ Usage:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (sys.argv's by default, without the program) and return the exit status."""
-    if sys.stderr is None:  # closed by whoever started this: nobody listens, which stops nothing
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the program runs
-    match list(sys.argv[1:] if argv is None else argv):
+    """Run the command in `argv` (sys.argv's by default, without the program) and return the exit status.
+
+    Of every command: 130 after Ctrl-C, 74 where standard output cannot be written (`streams`).
+    """
+    streams.prepare()
+    try:
+        with interrupts.quiet():
+            run = _chosen(list(sys.argv[1:] if argv is None else argv))
+        status = run()
+        streams.show("", end="")  # what is still buffered, while it can be told that it cannot be written
+    except KeyboardInterrupt:
+        return interrupts.INTERRUPTED
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else _WRONG_USAGE
+    return status
+
+
+def _chosen(words: list[str]) -> Run:
+    """The command, imported, with what it is given."""
+    match words:
         case ["lab", *rest]:
             from sidecar.lab.cli import main as lab
 
-            return lab(rest)
+            return partial(lab, rest)
         case ["explain", *rest]:
             from sidecar.debug.cli import main as explain
 
-            return explain(rest)
+            return partial(explain, rest)
         case ["calibrate", *rest]:
             from sidecar.calibrate.cli import main as calibrate
 
-            return calibrate(rest)
+            return partial(calibrate, rest)
         case ["doctor", *rest]:
             from sidecar.doctor.cli import main as doctor
 
-            return doctor(rest)
+            return partial(doctor, rest)
         case ["serve", *flags]:
-            return _serve(flags)
+            return _serving(flags)
         case [command, *_] if not command.startswith("-"):
             from sidecar.settings.spelling import nearest
 
             meant = nearest(command, _COMMANDS) or ", see sidecar --help"
-            return _refuse([f"unknown command {command!r}{meant}"])
+            return partial(_refuse, [f"unknown command {command!r}{meant}"])
         case flags:
-            return _serve(flags)
+            return _serving(flags)
 
 
-def _serve(flags: list[str]) -> int:
+def _serving(flags: list[str]) -> Run:
     if "--version" in flags:
-        print(f"sidecar {__version__}")
-        return 0
+        return partial(_show, f"sidecar {__version__}")
     from sidecar.settings import SettingsError, help_text, load
 
     if "--help" in flags or "-h" in flags:
-        return _show(f"{_USAGE}\n{help_text(shutil.get_terminal_size().columns)}")
+        import shutil
+
+        return partial(_show, f"{_USAGE}\n{help_text(shutil.get_terminal_size().columns)}")
     warnings: list[str] = []
     try:
         settings = load(flags, os.environ, warn=warnings.append)
     except SettingsError as refused:
-        return _refuse([*warnings, *refused.problems])
+        return partial(_refuse, [*warnings, *refused.problems])
     warnings += _unheard(os.environ, tracing=settings.tracing)
     from sidecar.start import serve
 
-    return serve(settings, warnings)
+    return partial(serve, settings, warnings)
 
 
 # What OpenTelemetry's API reads while it is imported, which FastAPI does whether traces are on or not: a name
@@ -91,11 +111,7 @@ def _unheard(environ: MutableMapping[str, str], *, tracing: bool) -> list[str]:
 
 
 def _show(text: str) -> int:
-    """Print what may be long: a reader that has seen enough (`| head`) is no failure."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush is quiet
+    streams.show(text)
     return 0
 
 

@@ -7,7 +7,7 @@ vllm/v1/kv_offload/tiering/base.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -51,10 +51,13 @@ class Counters:
         return None if self.fetching is None or self.deferred is None else False
 
 
+Series = tuple[tuple[bytes, bytes], ...]
+"""Names, each with what the labels of its samples must contain."""
+
 # Field of Counters -> the series that are summed up for it: name, and what its labels must contain.
 _P2P = b'p2p"'
 _HOST = b'primary"'
-_SERIES: dict[str, tuple[tuple[bytes, bytes], ...]] = {
+_SERIES: dict[str, Series] = {
     "queries": (
         (b"vllm:kv_offload_tiering_chunk_queries_total", _P2P),
         (b"vllm:kv_offload_tiering_block_queries_total", _P2P),
@@ -88,34 +91,61 @@ def read(text: bytes) -> Counters:
     )
 
 
-def _sum(text: bytes, series: tuple[tuple[bytes, bytes], ...], *, declared: bool) -> float | None:
-    values = [value for name, label in series for value in _values(text, b"\n" + name, label)]
+def series_of(field: str) -> Series:
+    """The series that are summed up for a field of Counters: the name in vLLM 0.32 first."""
+    return _SERIES[field]
+
+
+def total(text: bytes, series: Series) -> float | None:
+    """The sum of these series; None where there is no sample of theirs."""
+    return _sum(b"\n" + text, series, declared=False)
+
+
+def spoiled(text: bytes, read: Iterable[Series] = tuple(_SERIES.values())) -> str | None:
+    """The first of these series with a value that no counter has, and the value as it stands there.
+
+    read: those that are looked at; all of Counters by default.
+    """
+    text = b"\n" + text
+    for series in read:
+        for name, label in series:
+            for sample in _samples(text, b"\n" + name, label):
+                if _number(sample) is None:
+                    return (name + sample).decode("utf-8", "replace")
+    return None
+
+
+def _sum(text: bytes, series: Series, *, declared: bool) -> float | None:
+    samples = [sample for name, label in series for sample in _samples(text, b"\n" + name, label)]
+    values = [value for sample in samples if (value := _number(sample)) is not None]
     if values:
         return sum(values)
     return 0.0 if declared and any(b"\n# TYPE " + name + b" " in text for name, _ in series) else None
 
 
-def _values(text: bytes, start: bytes, label: bytes) -> Iterator[float]:
-    """The values of one name's samples; found without looking at the thousands of other lines."""
+def _samples(text: bytes, start: bytes, label: bytes) -> Iterator[bytes]:
+    """What stands behind one name and its labels; found without looking at the thousands of other lines."""
     at = text.find(start)
     while at >= 0:
         end = text.find(b"\n", at + 1)
         rest = text[at + len(start) : end if end >= 0 else len(text)]
         labels, brace, sample = rest.rpartition(b"}")
-        if labels.startswith(b"{") == bool(brace) and label in labels:
-            value = _number(sample)
-            if value is not None:
-                yield value
+        if labels.startswith(b"{") == bool(brace) and label in labels and sample[:1].isspace():
+            yield sample
         at = text.find(start, at + 1)
+
+
+# A counter of 64 bits; what is larger, and an infinity, no engine has counted.
+_MOST = 2.0**63
 
 
 def _number(sample: bytes) -> float | None:
     """The value behind a sample's name and labels (a timestamp may follow it)."""
     parts = sample.split()
-    if not sample[:1].isspace() or not parts:
+    if not parts:
         return None
     try:
         value = float(parts[0])
     except ValueError:
         return None
-    return value if value >= 0 else None  # negative and NaN: no counter says so
+    return value if 0 <= value < _MOST else None  # nor is NaN: no counter says so

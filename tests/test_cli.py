@@ -109,6 +109,34 @@ def test_nothing_heavy_is_imported_for_an_answer(argv: list[str]) -> None:
     assert ended.stderr.splitlines()[-1] == "[]"
 
 
+def test_ctrl_c_while_a_command_is_imported_is_130_and_nothing_more() -> None:
+    probe = (
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'sidecar.doctor.cli':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "from sidecar.cli import main\n"
+        "sys.exit(main(['doctor', '--help']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=10)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_a_disk_without_room_is_one_line_and_74() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "sidecar", "lab", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=10,
+        )
+    line = "sidecar: standard output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (74, line)
+
+
 def test_help_cut_short_by_its_reader_says_nothing_more() -> None:
     command = f"{shlex.quote(sys.executable)} -m sidecar --help | head -1"
     run = subprocess.run(

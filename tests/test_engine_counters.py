@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.engine_counters import Counters, read
+from sidecar.engine_counters import Counters, read, spoiled
 
 CONSUMER = b"""# HELP vllm:kv_offload_tiering_read_bytes_total Total bytes read from secondary tiers.
 # TYPE vllm:kv_offload_tiering_read_bytes_total counter
@@ -49,6 +49,8 @@ def test_the_series_of_several_ranks_are_summed() -> None:
         b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} many\n',
         b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} NaN\n',
         b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} -1\n',
+        b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} +Inf\n',
+        b'vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} 1e300\n',
         b'vllm:kv_offload_tiering_read_bytes_totals{tier="1:p2p"} 5\n',
         b'x_vllm:kv_offload_tiering_read_bytes_total{tier="1:p2p"} 5\n',
         b"# vllm:kv_offload_tiering_read_bytes_total 5\n",
@@ -94,3 +96,17 @@ def test_what_a_source_has_ready_for_peers_and_what_they_found_of_it(name: bytes
     text = b'vllm:kv_offload_store_bytes_total{engine="0"} 96\n'
     text += b"vllm:kv_offload_tiering_" + name + b'_total{engine="0",tier="0:primary"} 5\n'
     assert read(text) == Counters(stored_bytes=96.0, found_chunks=5.0)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "many", "1e300"])
+def test_a_value_that_no_counter_has_is_named(value: str) -> None:
+    name, label = "vllm:kv_offload_tiering_read_bytes_total", 'tier="1:p2p"'
+    assert (
+        spoiled(f"{name}{{{label}}} {value} 17\n".encode())
+        == f"vllm:kv_offload_tiering_read_bytes_total {value} 17"
+    )
+
+
+@pytest.mark.parametrize("text", [CONSUMER, b"", b'other{tier="1:p2p"} NaN\n', b"vllm:num_requests_x NaN\n"])
+def test_what_is_counted_or_nobody_reads_spoils_nothing(text: bytes) -> None:
+    assert spoiled(text) is None

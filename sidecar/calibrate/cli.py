@@ -11,18 +11,20 @@ import importlib.util
 import random
 import secrets
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from sidecar.calibrate.aim import BadAim
 from sidecar.calibrate.asking import question
 from sidecar.calibrate.background import ANSWER_TOKENS
 from sidecar.calibrate.cost import cost
-from sidecar.calibrate.options import PROG, Options, parsed
-from sidecar.calibrate.outcomes import Outcome
+from sidecar.calibrate.flags import PROG
+from sidecar.calibrate.options import Options, parsed
+from sidecar.calibrate.outcomes import MEANINGS, Outcome
+from sidecar.calibrate.outputs import BadOutput, Output, opened
 from sidecar.calibrate.plan import NoLength, ordered, usable
 from sidecar.calibrate.scene import BadScene, Scene, looked_at
-from sidecar.remote import RemoteError
+from sidecar.remote import RemoteError, Uncounted
+from sidecar.remote.texts import shown
 
 _EXTRA = "numpy, which fits the curves, is not installed: pip install 'sidecar[calibrate]'"
 
@@ -36,19 +38,24 @@ def main(argv: Sequence[str]) -> int:
     if importlib.util.find_spec("numpy") is None:
         return _refuse(Outcome.WRONG_USAGE, _EXTRA)
     try:
-        return _calibrate(options)
-    except (BadScene, BadAim, NoLength, OSError) as refused:
+        with opened(options.files) as outputs:
+            return _calibrate(options, outputs)
+    except (BadOutput, BadScene, BadAim, NoLength) as refused:
         return _refuse(Outcome.WRONG_USAGE, str(refused))
+    except Uncounted as error:
+        return _refuse(Outcome.UNUSABLE, str(error))
     except RemoteError as error:
         return _refuse(Outcome.UNREACHABLE, str(error))
     except KeyboardInterrupt:
         return Outcome.INTERRUPTED
+    except Exception as error:  # of ours, or an answer of a kind that nobody thought of
+        return _refuse(
+            Outcome.BROKEN, f"{MEANINGS[Outcome.BROKEN]}: {type(error).__name__}: {shown(str(error))}"
+        )
 
 
-def _calibrate(options: Options) -> int:
+def _calibrate(options: Options, outputs: Mapping[str, Output]) -> int:
     """Raises what `main` has words for."""
-    for name in options.files.values():
-        _writable(name)
     scene = asyncio.run(looked_at(options))
     _check_load(options, scene)
     lengths = usable(options.lengths, scene.block_tokens, scene.limit_tokens)
@@ -60,9 +67,9 @@ def _calibrate(options: Options) -> int:
     if not options.yes and (answer := _answer()) is not None:
         return answer
     # Imported when it is certain to be needed: it brings numpy.
-    from sidecar.calibrate.running import run
+    from sidecar.calibrate.running import run, show
 
-    return run(options, scene, legs, seed)
+    return show(run(options, scene, legs, seed), options.files, outputs)
 
 
 def _check_load(options: Options, scene: Scene) -> None:
@@ -82,13 +89,6 @@ def _answer() -> int | None:
     print("Start? [y/N] ", end="", file=sys.stderr, flush=True)
     said = sys.stdin.readline().strip().lower()
     return None if said in ("y", "yes") else Outcome.DECLINED
-
-
-def _writable(name: str) -> None:
-    """Raises OSError now, not after the measurement."""
-    if name != "-":
-        with Path(name).open("a"):
-            pass
 
 
 def _refuse(code: Outcome, problem: str) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.calibrate.plan import TAIL_TOKENS, Kind, Leg
+from sidecar.calibrate.plan import QUIET_S, STORE_LAG_S, STORED_WITHIN_S, TAIL_TOKENS, Kind, Leg
 from sidecar.engine_counters import Counters
-from sidecar.remote.facts import Facts
+from sidecar.remote.facts import QUESTION_S, Facts
 
 ASSUMED_TOKENS_PER_S = 10_000.0
 """Prefill of a large model on one node; between what 7B and 400B models do on current GPUs."""
@@ -22,6 +22,9 @@ _SETTLING_S = 0.35
 _PULL_SPEED_UP = 4.0
 # An average over less than this says little: warm-up requests of a few tokens.
 _LEAST_TOKENS = 2000
+# At most: three waits, the last look of each of which, and two looks more, may take all of their time.
+_MOST_WAITING_S = STORE_LAG_S + STORED_WITHIN_S + 2 * QUIET_S
+_LOOKS = 5
 WARM_TRIES = 3
 """A first pull may miss what the source has not stored yet."""
 PROBES = 3
@@ -30,7 +33,8 @@ PROBES = 3
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The whole run. seconds: estimated; most_s: when every request needs all of its time.
+    """The whole run. seconds: estimated; most_s: when every request and every wait for counters
+    needs all of its time.
 
     pace_known: whether tokens_per_s is the engine's own average. kv_bytes_known: the same of the bytes.
     """
@@ -58,6 +62,7 @@ def cost(legs: Sequence[Leg], ranks: int, engine: tuple[Facts, Counters], timeou
     # Two for each leg and each warm pull, and one that finds out which prompts are taken.
     requests = 2 * (len(legs) + ranks) + 1
     most = requests + 2 * ranks * (WARM_TRIES - 1) + PROBES - 1
+    pairs = len(legs) + ranks * WARM_TRIES
     computing_s = (seeded + controls + pulled / _PULL_SPEED_UP) / tokens_per_s
     return Cost(
         legs=len(legs),
@@ -69,7 +74,7 @@ def cost(legs: Sequence[Leg], ranks: int, engine: tuple[Facts, Counters], timeou
         tokens_per_s=tokens_per_s,
         pace_known=pace_known,
         seconds=computing_s + (len(legs) + ranks) * _SETTLING_S,
-        most_s=most * timeout_s,
+        most_s=most * timeout_s + pairs * (_MOST_WAITING_S + _LOOKS * min(QUESTION_S, timeout_s)),
     )
 
 

@@ -10,20 +10,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sidecar.calibrate.plan import TAIL_TOKENS, Kind, Leg
+from sidecar.calibrate.plan import QUIET_S, STORE_LAG_S, STORED_WITHIN_S, TAIL_TOKENS, Kind, Leg
 from sidecar.calibrate.tokens import Prompts
-from sidecar.calibrate.verdicts import Measured, Rise, Verdict, judged, risen
+from sidecar.calibrate.verdicts import Measured, Rise, Verdict, fallen, judged, risen
 from sidecar.engine_counters import Counters
-from sidecar.remote import Answered, Directive, Remote, RemoteError
+from sidecar.remote import Answered, Directive, NoAnswer, Remote, RemoteError
 from sidecar.remote.prompts import NO_PULL
 from sidecar.remote.settling import settled
-
-# A store follows the answer: seen within a second on vLLM 0.32, 10 s on busy cores.
-_STORED_WITHIN_S = 10.0
-# Under load bytes that are stored may be another request's: so long after the answer the leg's are too.
-_STORE_LAG_S = 1.0
-# Of a pull that moved nothing there is nothing to wait for: so long after its answer it is sure.
-_QUIET_S = 2.0
 
 
 @dataclass(slots=True)
@@ -50,6 +43,10 @@ async def run(couple: Couple, leg: Leg) -> Measured:
     stored_before = await couple.source.counters()
     seeded = await couple.source.complete(couple.model, prompt)
     prefix_tokens = (seeded.prompt_tokens - 1) // couple.block_tokens * couple.block_tokens
+    if prefix_tokens <= 0:
+        raise NoAnswer(
+            f"{couple.source.place.url}: counts {seeded.prompt_tokens:,} prompt tokens, no whole block"
+        )
     source_before = await _stored(couple, stored_before, prefix_tokens)
     before = await couple.consumer.counters()
     directive = couple.directive(str(uuid.uuid4())) if leg.kind is Kind.PULL else NO_PULL
@@ -57,8 +54,13 @@ async def run(couple: Couple, leg: Leg) -> Measured:
         answered = await couple.consumer.complete(couple.model, prompt, directive)
     except RemoteError as error:
         return Measured(leg, Verdict.FAILED, str(error), prefix_tokens, None, seeded.ttft_ms, Rise())
-    rise = await _rise(couple, leg.kind, (before, source_before), answered)
+    after, source_after = await _after(couple, leg.kind, (before, source_before), answered)
+    rise = risen(before, after, (source_before, source_after))
     verdict, reason = judged(leg.kind, prefix_tokens, answered, rise)
+    counted = ((couple.consumer, before, after), (couple.source, stored_before, source_after))
+    for remote, first, last in counted:
+        if fallen(first, last):
+            verdict, reason = Verdict.UNUSABLE, f"{remote.place.url}: its counters fell meanwhile"
     if verdict is Verdict.MOVED and rise.pulled_bytes and couple.bytes_per_token is None:
         couple.bytes_per_token = rise.pulled_bytes / (rise.pulled_tokens or prefix_tokens)
     return Measured(leg, verdict, reason, prefix_tokens, answered.ttft_ms, seeded.ttft_ms, rise)
@@ -76,13 +78,15 @@ async def _stored(couple: Couple, before: Counters, prefix_tokens: int) -> Count
         return stored_bytes > 0 and stored_bytes >= wanted_bytes
 
     if not couple.alone:
-        await asyncio.sleep(_STORE_LAG_S)
-    within_s = _STORED_WITHIN_S if couple.bytes_per_token else _QUIET_S
+        await asyncio.sleep(STORE_LAG_S)
+    within_s = STORED_WITHIN_S if couple.bytes_per_token else QUIET_S
     return await settled(couple.source.counters, ready, within_s=within_s)
 
 
-async def _rise(couple: Couple, kind: Kind, before: tuple[Counters, Counters], answered: Answered) -> Rise:
-    """How both engines' counters rose. before: the consumer's and the source's."""
+async def _after(
+    couple: Couple, kind: Kind, before: tuple[Counters, Counters], answered: Answered
+) -> tuple[Counters, Counters]:
+    """Both engines' counters, the consumer's first, once they have the leg. before: the same."""
 
     def told(now: Counters) -> bool:
         """The engine has published the prompt's tokens, and what a pull moved."""
@@ -93,14 +97,14 @@ async def _rise(couple: Couple, kind: Kind, before: tuple[Counters, Counters], a
             return couple.alone and computed_tokens >= answered.prompt_tokens
         return computed_tokens + had_tokens >= answered.prompt_tokens
 
-    after = await settled(couple.consumer.counters, told, within_s=_QUIET_S)
+    after = await settled(couple.consumer.counters, told, within_s=QUIET_S)
     pulled = _by(before[0], after, "pulled_bytes") > 0
     source_after = await settled(
         couple.source.counters,
         lambda now: not pulled or _by(before[1], now, "found_chunks") > 0,
-        within_s=_QUIET_S,
+        within_s=QUIET_S,
     )
-    return risen(before[0], after, (before[1], source_after))
+    return after, source_after
 
 
 def _by(before: Counters, now: Counters, name: str) -> float:

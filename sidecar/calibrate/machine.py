@@ -121,7 +121,8 @@ def as_epp(report: Report) -> str:
     lines = [f"# {line}" for line in _reasons(report)]
     if report.recommended is None:
         return "\n".join([*lines, f"# no threshold: {MEANINGS[report.ended]}"]) + "\n"
-    return "\n".join([*lines, *_PLUGIN]).format(tokens=report.recommended) + "\n"
+    plugin = [line.format(tokens=report.recommended) for line in _PLUGIN]
+    return "\n".join([*lines, *plugin]) + "\n"
 
 
 # As in the overlays under deploy/; the producer is the plugin that knows which pod holds which prefix.

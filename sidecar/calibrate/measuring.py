@@ -14,13 +14,15 @@ from sidecar.calibrate.cost import WARM_TRIES
 from sidecar.calibrate.legs import Couple
 from sidecar.calibrate.plan import Kind, Leg
 from sidecar.calibrate.verdicts import Measured, Rise, Verdict
-from sidecar.remote import RemoteError
+from sidecar.remote import RemoteError, Uncounted
 
 Seen = Callable[[Measured], None]
 """Told of every leg that was run."""
 
 MOST_FAILURES = 3
 """In a row; then an engine is gone, or does not take the prompts, and more of them would only wait."""
+# The number and length of a prompt that asks whether the consumer answers without a directive; no leg has it.
+_PLAIN, _PLAIN_TOKENS = -1_000_000, 64
 # So many controls, all of them contaminated, are enough.
 _ENOUGH_CONTROLS = 3
 
@@ -74,9 +76,10 @@ async def _warm(couple: Couple, rank: int, tokens: int, found: Found, seen: Seen
 
 
 async def _gone(couple: Couple) -> str | None:
-    """Why the consumer cannot be asked at all; None where only pulls fail."""
+    """Why the consumer gives no answer at all; None where only pulls fail."""
     try:
         await couple.consumer.healthy()
+        await couple.consumer.complete(couple.model, couple.prompts.make(_PLAIN, _PLAIN_TOKENS))
     except RemoteError as error:
         return str(error)
     return None
@@ -85,6 +88,8 @@ async def _gone(couple: Couple) -> str | None:
 async def _run(couple: Couple, leg: Leg) -> Measured:
     try:
         return await legs.run(couple, leg)
+    except Uncounted as error:
+        return Measured(leg, Verdict.UNUSABLE, str(error), leg.prefix_tokens, None, None, Rise())
     except RemoteError as error:
         return Measured(leg, Verdict.FAILED, str(error), leg.prefix_tokens, None, None, Rise())
 

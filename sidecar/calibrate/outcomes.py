@@ -15,7 +15,8 @@ from sidecar.calibrate.verdicts import Measured, Verdict
 from sidecar.remote.facts import Facts
 
 MOST_CONTAMINATED = 1 / 3
-"""Of all controls. A stray one is discarded; more of them mean that others use the pair at the same time."""
+"""Of all controls. A stray one is discarded; more of them mean that others use the pair at the same time.
+The same goes for legs whose counters cannot be used."""
 
 
 class Outcome(IntEnum):
@@ -30,12 +31,15 @@ class Outcome(IntEnum):
     COMPUTING_WINS = 6
     UNCLEAR = 7
     DECLINED = 8
+    UNUSABLE = 9
+    BROKEN = 70
+    UNWRITTEN = 74
     INTERRUPTED = 130
 
 
 MEANINGS = {
     Outcome.CROSSES: "a crossover was found, and a threshold is recommended",
-    Outcome.UNREACHABLE: "an engine does not answer, stopped answering, or refuses the requests",
+    Outcome.UNREACHABLE: "an engine does not answer, or not as engines do, or refuses the requests",
     Outcome.WRONG_USAGE: "a flag is wrong, or something is missing here",
     Outcome.NO_PULL: "no pull ever moved its prefix",
     Outcome.CONTAMINATED: "too many controls were contaminated",
@@ -43,6 +47,9 @@ MEANINGS = {
     Outcome.COMPUTING_WINS: "no crossover: computing was faster, the longest length included",
     Outcome.UNCLEAR: "too few legs count, or their spread is too wide, to tell",
     Outcome.DECLINED: "the question was answered with no; nothing was sent",
+    Outcome.UNUSABLE: "counters of an engine cannot be used: missing, no numbers, or they fell meanwhile",
+    Outcome.BROKEN: "a fault of the command's own",
+    Outcome.UNWRITTEN: "the report could not be written, or not all of it",
     Outcome.INTERRUPTED: "interrupted; what was measured until then was shown",
 }
 
@@ -65,7 +72,11 @@ class Pair:
 
 def outcome(measured: Sequence[Measured], warm: Sequence[Measured], found: Crossover | None) -> Outcome:
     """What a run that was not cut short comes to."""
-    if _moves_nothing((*warm, *measured)):
+    legs = (*warm, *measured)
+    unusable = sum(one.verdict is Verdict.UNUSABLE for one in legs)
+    if unusable > len(legs) * MOST_CONTAMINATED or (unusable and _moves_nothing(legs)):
+        return Outcome.UNUSABLE
+    if _moves_nothing(legs):
         return Outcome.NO_PULL
     if contaminated(measured):
         return Outcome.CONTAMINATED
@@ -97,6 +108,8 @@ def causes(ended: Outcome, pair: Pair, measured: Sequence[Measured]) -> list[str
             return ["shorter prefixes may pay too: measure them, for instance --lengths=256,512,1024,2048"]
         case Outcome.COMPUTING_WINS:
             return list(_OF_SLOW_PULLS)
+        case Outcome.UNUSABLE:
+            return list(_OF_UNUSABLE)
         case Outcome.UNCLEAR:
             return ["more rounds (--rounds), a quieter pair of engines, or lengths further apart (--lengths)"]
         case _:
@@ -135,6 +148,8 @@ def _of_no_pull(pair: Pair, measured: Sequence[Measured]) -> list[str]:
             "the consumer's sidecar does not pull: --kv-connector (offloading, or nixlv2 with"
             " --enable-p2p-pull), --enable-ssrf-protection, the source guard; its log has the `reason`",
         )
+    if any(one.verdict is Verdict.HAD_IT for one in measured):
+        found.insert(0, "the consumer had what only the source was sent: both URLs lead to one engine")
     if any(one.rise.given_chunks for one in measured):
         found.insert(0, "the source found the blocks, and none arrived: the transfer itself fails")
     return found
@@ -143,6 +158,10 @@ def _of_no_pull(pair: Pair, measured: Sequence[Measured]) -> list[str]:
 _OF_CONTAMINATION = (
     "other clients use the pair: take both engines out of the pool while they are measured",
     "one of the URLs is a gateway whose endpoint picker names sources itself: give the pods' own URLs",
+)
+_OF_UNUSABLE = (
+    "an engine was started again meanwhile: its log says why",
+    "one of the URLs is of several engines, which take turns in answering: give the pods' own URLs",
 )
 _OF_SLOW_PULLS = (
     "the path between the engines is slow for this model's KV: TCP where there should be RDMA (UCX_TLS), a"

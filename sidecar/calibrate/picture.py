@@ -59,7 +59,9 @@ def svg(report: Report) -> str:
     else:
         parts += [*_grid(plane, report.rows), *_bands(plane, report), *_marks(plane, report)]
         parts += [*_measured(plane, report.rows), *_legend(report)]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    text = "\n".join([*parts, "</svg>"]) + "\n"
+    # ASCII: it may be written to a standard output of any encoding.
+    return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _plane(report: Report) -> _Plane | None:

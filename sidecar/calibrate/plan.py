@@ -19,6 +19,16 @@ ANSWER_TOKENS = 1
 """Each answer ends with its first token: nothing but the time to it is measured."""
 
 
+STORED_WITHIN_S = 10.0
+"""A store follows the answer: seen within a second on vLLM 0.32, 10 s on busy cores."""
+
+STORE_LAG_S = 1.0
+"""Under load bytes that are stored may be another request's: so long after the answer the leg's are too."""
+
+QUIET_S = 2.0
+"""Of a pull that moved nothing there is nothing to wait for: so long after its answer it is sure."""
+
+
 class Kind(StrEnum):
     """What the consumer does with a prompt that the source has computed."""
 
@@ -51,11 +61,11 @@ def usable(lengths: Iterable[int], block_tokens: int, limit_tokens: int | None) 
     """
     most = max(lengths := tuple(lengths))
     if limit_tokens is not None:
-        most = min(most, limit_tokens - TAIL_TOKENS - ANSWER_TOKENS)
+        most = min(most, max(0, limit_tokens - TAIL_TOKENS - ANSWER_TOKENS))
     rounded = {min(length, most) // block_tokens * block_tokens for length in lengths} - {0}
     if not rounded:
         raise NoLength(
-            f"no length has a whole block of {block_tokens} tokens and fits into the model's limit"
+            f"--lengths: none has a whole block of {block_tokens} tokens and fits into the model's limit"
         )
     return tuple(sorted(rounded))
 

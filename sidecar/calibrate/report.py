@@ -85,7 +85,7 @@ def reported(
     if curves[0] and curves[1] and len(lengths) > 1:
         found = crossover(Gain(curves[0], curves[1]), lengths[0], lengths[-1])
     whole = outcome(measured, warm, found)
-    if whole in (Outcome.NO_PULL, Outcome.CONTAMINATED):
+    if whole in (Outcome.NO_PULL, Outcome.CONTAMINATED, Outcome.UNUSABLE):
         found = None  # curves through what is not trusted cross somewhere, and it means nothing
     ended = whole if cut is None else cut
     return Report(

@@ -8,31 +8,33 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 
+from sidecar import streams
 from sidecar.calibrate import machine, picture, text
 from sidecar.calibrate.background import loaded
+from sidecar.calibrate.flags import PROG
 from sidecar.calibrate.legs import Couple
 from sidecar.calibrate.measuring import Found, measure
 from sidecar.calibrate.options import Options
 from sidecar.calibrate.outcomes import Outcome
+from sidecar.calibrate.outputs import STANDARD_OUTPUT, BadOutput, Output
 from sidecar.calibrate.plan import Leg
-from sidecar.calibrate.progress import Progress
+from sidecar.calibrate.progress import Progress, columns
 from sidecar.calibrate.report import Report, Setting, reported
 from sidecar.calibrate.scene import Scene
 from sidecar.calibrate.tokens import Prompts, accepted
 from sidecar.remote import RemoteError, connected
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WRITERS = {**machine.OUTPUTS, "svg": picture.svg}
 
 
-def run(options: Options, scene: Scene, legs: Sequence[Leg], seed: int) -> int:
-    """Measure and show; the exit code."""
+def run(options: Options, scene: Scene, legs: Sequence[Leg], seed: int) -> Report:
+    """Measure; what was found."""
     found = Found()
-    progress = Progress(legs, sys.stderr, sys.stderr.isatty())
+    progress = Progress(legs, sys.stderr, columns(sys.stderr))
     try:
         cut, prompts = asyncio.run(_measured(options, scene, legs, (found, progress)))
     finally:
@@ -53,9 +55,7 @@ def run(options: Options, scene: Scene, legs: Sequence[Leg], seed: int) -> int:
         ranks=options.dp_ranks,
         token_ids=prompts is None or prompts.span is not None,
     )
-    report = reported(setting, found.warm, found.measured, cut, found.gone)
-    _show(report, options)
-    return report.ended
+    return reported(setting, found.warm, found.measured, cut, found.gone)
 
 
 async def _measured(
@@ -67,12 +67,17 @@ async def _measured(
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         measuring = tasks.create_task(_all(options, scene, legs, (found, progress, made)))
-        for number in _SIGNALS:
+        for number in _heeded():
             loop.add_signal_handler(number, measuring.cancel)
         # A task that was cancelled is no failure of its group.
         await asyncio.wait([measuring])
     cut = Outcome.INTERRUPTED if measuring.cancelled() else Outcome.UNREACHABLE if found.gone else None
     return cut, made[0] if made else None
+
+
+def _heeded() -> list[signal.Signals]:
+    """Those that nobody has had ignored, as nohup does."""
+    return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 async def _all(
@@ -111,15 +116,16 @@ async def _couples(stack: AsyncExitStack, options: Options, scene: Scene) -> lis
     return couples
 
 
-def _show(report: Report, options: Options) -> None:
-    for name, place in options.files.items():
-        content = _WRITERS[name](report)
-        if place == "-":
-            print(content, end="")
-        else:
-            Path(place).write_text(content)
-    if "-" not in options.files.values():
-        print(text.text(report))
-    for name, place in options.files.items():
-        if place != "-":
-            print(f"{name}: {place}", file=sys.stderr)
+def show(report: Report, places: Mapping[str, str], outputs: Mapping[str, Output]) -> int:
+    """Files first: nothing that becomes of standard output keeps them from being written. The exit code."""
+    ended: int = report.ended
+    for name, output in outputs.items():
+        try:
+            output.write(_WRITERS[name](report))
+            print(f"{name}: {output.place}", file=sys.stderr)
+        except BadOutput as error:
+            print(f"{PROG}: {error}", file=sys.stderr)
+            ended = Outcome.UNWRITTEN
+    [name] = [name for name, place in places.items() if place == STANDARD_OUTPUT] or [""]
+    streams.show(_WRITERS[name](report) if name else f"{text.text(report)}\n", end="")
+    return ended

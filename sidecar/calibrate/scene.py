@@ -13,7 +13,7 @@ from sidecar.calibrate.aim import Aim, aimed
 from sidecar.calibrate.options import Options
 from sidecar.calibrate.outcomes import Pair
 from sidecar.endpoint import Endpoint
-from sidecar.engine_counters import Counters, read
+from sidecar.engine_counters import Counters
 from sidecar.remote import Facts, NoAnswer, Place, connected
 from sidecar.remote.client import CONNECT_S
 
@@ -38,15 +38,13 @@ class Scene:
 
 
 async def looked_at(options: Options) -> Scene:
-    """The pair of rank 0. Raises NoAnswer, BadScene, BadAim."""
+    """The pair of rank 0. Raises NoAnswer, Uncounted, BadScene, BadAim."""
     source, counters = await _look(options.source, options)
     consumer, _ = await _look(options.consumer, options)
     for rank in range(1, options.dp_ranks):
         for place in (options.source, options.consumer):
             await _look(place.of_rank(rank), options)
-    model = options.model or source.model
-    if model is None:
-        raise BadScene(f"{options.source.url}: names no model at /v1/models; say --model")
+    model = options.model or source.model or ""
     if options.model is None and consumer.model != model:
         raise BadScene(f"the source serves {model!r}, the consumer {consumer.model!r}: no pair")
     through = consumer.through_sidecar if options.via == "auto" else options.via == "sidecar"
@@ -90,7 +88,7 @@ async def _tried(p2p: Endpoint, *, guessed: bool) -> None:
 
 async def _look(place: Place, options: Options) -> tuple[Facts, Counters]:
     async with connected(place, options.trust, timeout_s=options.timeout_s) as remote:
-        facts, metrics = await remote.facts(), await remote.metrics()
-    if not metrics:
-        raise BadScene(f"{place.url}: serves no /metrics, without which no pull can be verified")
-    return facts, read(metrics)
+        facts = await remote.facts()
+        if options.model is None and facts.model is None:
+            raise NoAnswer(f"{place.url}: {facts.unlisted}; --model says which to ask for")
+        return facts, await remote.counters()

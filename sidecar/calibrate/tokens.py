@@ -54,7 +54,8 @@ async def accepted(remote: Remote, model: str) -> Prompts:
                 raise
     text = _text(random.Random(salt), _PROBE_WORDS)
     answered = await remote.complete(model, text)
-    return Prompts(salt, None, answered.prompt_tokens / _PROBE_WORDS)
+    # A word has at least one token, whatever an engine counts.
+    return Prompts(salt, None, max(1.0, answered.prompt_tokens / _PROBE_WORDS))
 
 
 def _text(chance: random.Random, words: int) -> str:

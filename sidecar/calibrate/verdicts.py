@@ -6,7 +6,7 @@ anywhere; everything else is set aside, with its reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from sidecar.calibrate.plan import Kind, Leg
@@ -32,6 +32,7 @@ class Verdict(StrEnum):
     CONTAMINATED = "contaminated"
     # Either.
     FAILED = "failed"
+    UNUSABLE = "counters unusable"
 
     @property
     def counts(self) -> bool:
@@ -79,6 +80,15 @@ def risen(before: Counters, after: Counters, source: tuple[Counters, Counters]) 
 def _by(before: float | None, after: float | None) -> float | None:
     """Series appear at first use: what was not there before counts as 0."""
     return None if after is None else after - (before or 0.0)
+
+
+_GAUGES = frozenset(("fetching", "deferred"))
+
+
+def fallen(before: Counters, after: Counters) -> bool:
+    """Whether a counter fell, or went away: its engine was started again, or another engine answered."""
+    names = [field.name for field in fields(Counters) if field.name not in _GAUGES]
+    return any((getattr(after, name) or 0.0) < (getattr(before, name) or 0.0) for name in names)
 
 
 def judged(kind: Kind, prefix_tokens: int, answered: Answered, rise: Rise) -> tuple[Verdict, str]:

@@ -5,25 +5,28 @@ Rule: pure; one finding per thing, that names who has what. A peer that does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar.doctor.findings import Finding, Severity
 from sidecar.doctor.told import Told
 
+# The one check of what was counted instead of told.
+_MEASURED = "KV per token"
 # Clocks are compared by a header of whole seconds.
 _SKEW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """value: what is compared, as a text; None where it is not told."""
+    """value: what is compared, as a text; None where not told. stops: where it differs nothing moves."""
 
     check: str
     severity: Severity
     value: Callable[[Told], str | None]
     why: str
     change: str
+    stops: bool = False
 
 
 def _version(told: Told) -> str | None:
@@ -43,7 +46,8 @@ def _text(told: Told) -> str | None:
 
 
 def _prompt(told: Told) -> str | None:
-    return f"{told.alone.prompt_tokens} tokens" if told.alone else None
+    tokens = told.alone.prompt_tokens if told.alone else None
+    return None if tokens is None else f"{tokens} tokens"
 
 
 def _block(told: Told) -> str | None:
@@ -91,6 +95,7 @@ RULES = (
         _model,
         "the KV of one model is nothing to another, and its peers refuse it",
         "Compare pods of one model only, served under one name.",
+        stops=True,
     ),
     Rule(
         "revision",
@@ -119,6 +124,7 @@ RULES = (
         _block,
         "blocks of other lengths have other hashes, and the handshake refuses them",
         "Give all peers one --block-size, and the endpoint picker the same blockSize.",
+        stops=True,
     ),
     Rule(
         "hash algorithm",
@@ -126,6 +132,7 @@ RULES = (
         _algorithm,
         "equal blocks have different hashes: every look-up misses",
         "Give all peers one --prefix-caching-hash-algo.",
+        stops=True,
     ),
     Rule(
         "KV dtype",
@@ -133,6 +140,7 @@ RULES = (
         _cache_dtype,
         "a block has another size in bytes, and the handshake refuses it",
         "Give all peers one --kv-cache-dtype.",
+        stops=True,
     ),
     Rule(
         "dtype",
@@ -140,6 +148,7 @@ RULES = (
         _dtype,
         "what a model computes with is the KV's type too, and the handshake refuses another one",
         "Give all peers one --dtype.",
+        stops=True,
     ),
     Rule(
         "parallel",
@@ -147,13 +156,15 @@ RULES = (
         _parallel,
         "each rank's part of a block has another size, and the handshake refuses it",
         "Give all peers one --tensor-parallel-size and one --pipeline-parallel-size.",
+        stops=True,
     ),
     Rule(
-        "KV per token",
+        _MEASURED,
         Severity.ERROR,
         _token_bytes,
         "their tiers keep different amounts of one prompt: dtype, layout or parallel size differs",
         "Compare --kv-cache-dtype, --dtype, --tensor-parallel-size and the tiers' block_size.",
+        stops=True,
     ),
     Rule(
         "configuration",
@@ -165,8 +176,11 @@ RULES = (
 )
 
 
-def compared(all_told: Sequence[Told]) -> Iterator[Finding]:
-    """What differs between those that can be reached. What explains another thing comes before it."""
+def compared(all_told: Sequence[Told], moved: Sequence[tuple[str, str]] = ()) -> Iterator[Finding]:
+    """What differs between those that can be reached. What explains another thing comes before it.
+
+    moved: pairs between which blocks moved, whatever differs.
+    """
     reached = [told for told in all_told if told.failure is None]
     for rule in RULES:
         groups: dict[str, list[str]] = {}
@@ -174,23 +188,41 @@ def compared(all_told: Sequence[Told]) -> Iterator[Finding]:
             if (value := rule.value(told)) is not None:
                 groups.setdefault(value, []).append(told.name)
         if len(groups) > 1:
-            who = "; ".join(f"{', '.join(names)}: {value}" for value, names in groups.items())
-            about = tuple(name for names in groups.values() for name in names)
-            says = f"{who}; {rule.why}"
-            yield Finding(rule.severity, rule.check, about, "differs", says, rule.change)
+            yield _differs(rule, groups, moved)
     yield from _clocks(reached)
     yield from _addresses(all_told)
 
 
-def differing(findings: Sequence[Finding], first: str, second: str) -> Sequence[str]:
-    """The checks in which these two peers differ so that nothing can move between them."""
-    return [
-        finding.check
-        for finding in findings
-        if finding.value == "differs"
-        and finding.severity is Severity.ERROR
-        and {first, second} <= set(finding.about)
+def _differs(rule: Rule, groups: Mapping[str, Sequence[str]], moved: Sequence[tuple[str, str]]) -> Finding:
+    """One finding for all; where blocks moved all the same, it does not say that none can."""
+    who = "; ".join(f"{', '.join(names)}: {value}" for value, names in groups.items())
+    about = tuple(name for names in groups.values() for name in names)
+    of = {name: value for value, names in groups.items() for name in names}
+    across = [pair for pair in moved if set(pair) <= of.keys() and of[pair[0]] != of[pair[1]]]
+    if not rule.stops or not across:
+        return Finding(rule.severity, rule.check, about, "differs", f"{who}; {rule.why}", rule.change)
+    yet = "; ".join((who, f"yet blocks moved from {across[0][0]} to {across[0][1]}"))
+    if rule.check == _MEASURED:
+        says = f"{yet}: something else was stored meanwhile, most likely"
+        return Finding(Severity.NOTE, rule.check, about, "differs", says)
+    return Finding(
+        rule.severity, rule.check, about, "differs", f"{yet}: what moved may be wrong", rule.change
+    )
+
+
+def differing(first: Told, second: Told) -> tuple[Sequence[str], Sequence[str]]:
+    """The checks in which these two differ: so that nothing can move between them, and so that it may not."""
+    differ = [
+        rule for rule in RULES if None not in (ours := _both(rule, first, second)) and len(set(ours)) > 1
     ]
+    return (
+        [rule.check for rule in differ if rule.severity is Severity.ERROR],
+        [rule.check for rule in differ if rule.severity is Severity.WARNING],
+    )
+
+
+def _both(rule: Rule, first: Told, second: Told) -> tuple[str | None, str | None]:
+    return rule.value(first), rule.value(second)
 
 
 def _clocks(reached: Sequence[Told]) -> Iterator[Finding]:

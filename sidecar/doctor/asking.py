@@ -5,6 +5,7 @@ Rule: acts; bounded, and a question without an answer leaves its fact untold ins
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,14 +22,19 @@ from sidecar.doctor.operators import operators_of
 from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.ports import tried
 from sidecar.doctor.reading import configuration, families, fingerprint
-from sidecar.doctor.settle import steady
 from sidecar.doctor.told import Alone, Peer, Told
 from sidecar.remote.client import Remote
 from sidecar.remote.errors import NoAnswer, Refused, RemoteError
 from sidecar.remote.prompts import PATH
+from sidecar.remote.settling import settled
+from sidecar.remote.texts import Unreadable, decoded, shown
 
 # As many as show what an exchange takes, without what only the first one does.
 _ROUND_TRIPS = 3
+# A sidecar gives its engine 0.8 s to answer, which busy cores miss now and then: as many looks as a kubelet
+# takes before a pod counts as not ready (failureThreshold's default), sooner after one another.
+_UNREADY_LOOKS = 3
+UNREADY_S = 1.0
 # Enough for two texts of different weights to differ, and fewer than any block.
 _ANSWER_TOKENS = 8
 # An answer so long fills at least one block of its own, whatever is left of the prompt's last one.
@@ -36,6 +42,9 @@ _BLOCKS_ANSWERED = 2
 _USUAL_BLOCK_TOKENS = 16
 # Statuses of a body that is not taken: token ids where only texts are.
 _NOT_TAKEN = frozenset((400, 415, 422))
+
+# What is wrong with one peer's answers is that peer's, of a kind that nobody thought of, too.
+_UNREADABLE = (RemoteError, ValueError, OverflowError, RecursionError)
 
 
 async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
@@ -51,12 +60,12 @@ async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
             ahead_s=await _ahead_s(remote),
             configuration=await _configuration(remote),
         )
-    except RemoteError as error:
+    except _UNREADABLE as error:
         return Told(peer, failure=_short(error, peer), ports=await tried(peer, 1))
     ports = await tried(peer, told.families.ranks)
     if peer.operators is None or not facts.through_sidecar:
         return replace(told, ports=ports)
-    sidecar, failure = await operators_of(peer.operators, order.trust)
+    sidecar, failure = await operators_of(peer.operators, order.trust, order.timeout_s)
     return replace(told, ports=ports, sidecar=sidecar, operators_failure=failure)
 
 
@@ -67,8 +76,8 @@ async def answers_of(told: Told, remote: Remote, prompt: Fresh) -> tuple[Told, b
     try:
         alone, as_text = await _alone(told, remote, prompt)
         told = replace(told, alone=alone)
-        return replace(told, answers_kept=await _answers_kept(told, remote, as_text=as_text)), as_text
-    except RemoteError as error:
+        return replace(told, answers_kept=await _answers_kept(told, remote, prompt, as_text=as_text)), as_text
+    except _UNREADABLE as error:
         return replace(told, alone_failure=_short(error, told.peer)), False
 
 
@@ -82,15 +91,22 @@ async def _round_trip_ms(remote: Remote) -> float:
 
 
 async def _unready(remote: Remote, *, through_sidecar: bool) -> str | None:
-    """Why not, as it says."""
+    """Why not, as it says each time that it is asked."""
+    for _ in range(_UNREADY_LOOKS - 1):
+        if await _says_unready(remote, through_sidecar=through_sidecar) is None:
+            return None
+        await asyncio.sleep(UNREADY_S)
+    return await _says_unready(remote, through_sidecar=through_sidecar)
+
+
+async def _says_unready(remote: Remote, *, through_sidecar: bool) -> str | None:
     answer = await remote.get("/ready" if through_sidecar else "/health")
     if answer.is_success:
         return None
-    try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
+    message = _object(_decoded(answer)).get("message")
+    if not isinstance(message, str):
         return f"/{'ready' if through_sidecar else 'health'} answers {answer.status_code}"
-    return str(message).removeprefix("not ready: ")
+    return shown(message).removeprefix("not ready: ")
 
 
 async def _ahead_s(remote: Remote) -> float | None:
@@ -107,9 +123,14 @@ async def _ahead_s(remote: Remote) -> float | None:
 
 async def _configuration(remote: Remote) -> Any:
     answer = await remote.get("/server_info?config_format=json")
+    return configuration(_decoded(answer)) if answer.is_success else None
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    """None for what is no JSON."""
     try:
-        return configuration(answer.json()) if answer.is_success else None
-    except ValueError:
+        return decoded(answer.content)
+    except Unreadable:
         return None
 
 
@@ -124,43 +145,67 @@ async def _alone(told: Told, remote: Remote, prompt: Fresh) -> tuple[Alone, bool
             raise
         as_text = True
         content, _ = await completed(remote, told, prompt.form(as_text=True), _ANSWER_TOKENS)
-    risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
+    risen = await risen_since(before, remote, told, standing("stored_bytes"))
     usage = _object(content.get("usage"))
     choices = content.get("choices")
     choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
-    tokens = usage.get("prompt_tokens")
     alone = Alone(
-        prompt_tokens=tokens if isinstance(tokens, int) else len(prompt.ids),
-        text=str(choice.get("text") or ""),
+        prompt_tokens=_prompt_tokens(usage.get("prompt_tokens"), None if as_text else len(prompt.ids)),
+        text=shown(str(choice.get("text") or "")),
         details=isinstance(usage.get("prompt_tokens_details"), dict),
         stored_bytes=risen.stored_bytes,
         pulled_bytes=risen.pulled_bytes,
         fingerprint=fingerprint(content.get("system_fingerprint")),
+        faults=risen.of("stored_bytes", "pulled_bytes"),
     )
     return alone, as_text
 
 
-async def _answers_kept(told: Told, remote: Remote, *, as_text: bool) -> bool | None:
+def _prompt_tokens(told: Any, sent: int | None) -> int | None:
+    """As usage tells; None for what cannot be. sent: token ids, which an engine counts as they are."""
+    if not isinstance(told, int) or isinstance(told, bool) or told < 1:
+        return None
+    return told if sent in (None, told) else None
+
+
+async def _answers_kept(told: Told, remote: Remote, prompt: Fresh, *, as_text: bool) -> bool | None:
     """Whether more was stored than for a prompt of the same length with a short answer."""
     alone, block = told.alone, told.facts.block_tokens or _USUAL_BLOCK_TOKENS
     if alone is None or not alone.stored_bytes:
         return None
-    prompt = Fresh.of(alone.prompt_tokens).form(as_text=as_text)
     before = counted(await remote.metrics())
-    await completed(remote, told, prompt, _BLOCKS_ANSWERED * block)
-    risen = await risen_since(before, remote, told, lambda now: now.stored_bytes)
-    return None if risen.stored_bytes is None else risen.stored_bytes > alone.stored_bytes
+    await completed(remote, told, prompt.shuffled().form(as_text=as_text), _BLOCKS_ANSWERED * block)
+    risen = await risen_since(before, remote, told, standing("stored_bytes", alone.stored_bytes))
+    if risen.stored_bytes is None or risen.stored_bytes < alone.stored_bytes:
+        return None  # not all of one of the two is counted
+    return risen.stored_bytes > alone.stored_bytes
+
+
+def standing(name: str, least: float = 0.0) -> Callable[[Counted], object]:
+    """Of counters' rises whether one stands: what it is once it is more than none and `least` at least.
+
+    One that cannot be used stands: it is not waited for.
+    """
+
+    def of(now: Counted) -> object:
+        risen = getattr(now, name) or 0.0
+        return now.of(name) or (risen if risen >= least else 0.0)
+
+    return of
 
 
 async def risen_since(
-    before: Counted, remote: Remote, told: Told, of: Callable[[Counted], float | None]
+    before: Counted, remote: Remote, told: Told, of: Callable[[Counted], object]
 ) -> Counted:
-    """How far the counters have risen once the one that is looked at has, and stands."""
+    """How far the counters have risen once what is looked at has, and stands.
+
+    An engine without tiers counts none of this, so that there is nothing to wait for.
+    """
 
     async def now() -> Counted:
         return rise(before, counted(await remote.metrics()), tiering=told.families.tiering)
 
-    return await steady(now, of)
+    return await (settled(now, of) if told.families.tiering else now())
 
 
 async def completed(
@@ -176,16 +221,17 @@ async def completed(
     }
     answer = await remote.post(PATH, json.dumps(fields, separators=(",", ":")).encode(), {})
     try:
-        content = answer.json()
-    except ValueError:
-        raise NoAnswer(f"{remote.place.url}: an answer that is no JSON") from None
-    return _object(content), answer.headers
+        return _object(decoded(answer.content)), answer.headers
+    except Unreadable as why:
+        raise NoAnswer(f"{remote.place.url}: an answer that is no completion: {why}") from None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _short(error: RemoteError, peer: Peer) -> str:
+def _short(error: Exception, peer: Peer) -> str:
     """Without the URL, which stands beside it."""
+    if not isinstance(error, RemoteError):
+        return f"an answer that cannot be read: {type(error).__name__}"
     return str(error).removeprefix(f"{peer.place.url}: ")

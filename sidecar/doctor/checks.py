@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from sidecar.doctor.addresses import address
 from sidecar.doctor.findings import Finding, Severity, fine, untold
+from sidecar.doctor.fronts import setting
 from sidecar.doctor.keeping import DEV_MODE, kv_bytes, prompt_only, tier
 from sidecar.doctor.told import Told
 
@@ -17,6 +18,7 @@ from sidecar.doctor.told import Told
 _KNOWN_VERSION = (0, 32)
 # A clock that is so much off shows in leases of blocks, certificates and traces; `Date` has whole seconds.
 _SKEW_S = 5.0
+_USAGE = "Ask the engine itself, or correct what changes its answers on the way."
 _DETAILS = "Start the engine with --enable-prompt-tokens-details."
 
 
@@ -30,7 +32,7 @@ def examined(told: Told) -> Iterator[Finding]:
             "no",
             f"no answer: {told.failure}",
             "Start it, or correct the URL; see that a NetworkPolicy lets this place reach it; for a "
-            "certificate of one's own, --ca-file or -k.",
+            "certificate of one's own, --ca-file or -k; for one that is slow, --timeout.",
         )
         return
     for check in CHECKS:
@@ -119,7 +121,7 @@ def _data_parallel(told: Told) -> Finding:
         says = f"{ranks} ranks, and no P2P tier at {', '.join(closed)}: rank r has it at the base port + r"
         change = "Leave as many ports free above the P2P port as there are ranks, open in every policy."
         return Finding(Severity.ERROR, "DP ports", (told.name,), f"{len(closed)} shut", says, change)
-    served = _sidecar_ranks(told)
+    served = setting(told, "data-parallel-size")
     if served is not None and served != ranks:
         says = f"the engine has {ranks} ranks, its sidecar serves {served}: pulls go to a wrong rank's port"
         change = f"Give the sidecar --data-parallel-size={ranks}."
@@ -127,17 +129,11 @@ def _data_parallel(told: Told) -> Finding:
     return fine("DP ports", told.name, f"{ranks} rank" + ("s" if ranks > 1 else ""))
 
 
-def _sidecar_ranks(told: Told) -> int | None:
-    settings = told.sidecar.settings if told.sidecar else None
-    text = settings.get("data-parallel-size", "") if settings else ""
-    return int(text) if text.isdecimal() else None
-
-
 def _answers(told: Told) -> Finding:
     if told.alone or told.unready:
         return fine("answers", told.name, "yes" if told.alone else "not asked")
     says = f"gives no completion: {told.alone_failure}"
-    change = "Look at the engine's log; a gateway may want a credential (-H)."
+    change = "Look at the engine's log; a gateway may want a credential (-H), a slow engine --timeout."
     return Finding(Severity.ERROR, "answers", (told.name,), "no", says, change)
 
 
@@ -145,6 +141,11 @@ def _details(told: Told) -> Finding:
     check = "token details"
     if told.alone is None:
         return untold(check, told.name, "it gave no completion to see it by")
+    if told.alone.prompt_tokens is None:
+        says = (
+            "its usage tells no count of prompt tokens that can be: what it tells of cached ones is no proof"
+        )
+        return Finding(Severity.WARNING, check, (told.name,), "unusable", says, _USAGE)
     if told.alone.details:
         return fine(check, told.name, "on")
     says = "does not report usage.prompt_tokens_details: no answer tells what it took from a cache"
@@ -163,7 +164,7 @@ def _clock(told: Told) -> Finding:
 
 
 def _names(told: Told) -> Finding:
-    version = re.match(r"(\d+)\.(\d+)", told.facts.version or "")
+    version = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", told.facts.version or "")
     known = (int(version[1]), int(version[2])) if version else None
     if told.families.old_names or (known and known < _KNOWN_VERSION):
         why = f"is vLLM {told.facts.version}" if known else "names its counters as older versions do"

@@ -13,19 +13,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
+from sidecar import streams
 from sidecar.doctor.diagnosis import Diagnosis
 from sidecar.doctor.document import document
 from sidecar.doctor.findings import EXIT_FINE, EXIT_WRONG_USAGE
-from sidecar.doctor.listing import pool_urls
+from sidecar.doctor.flags import PROG
+from sidecar.doctor.listing import pool_places
 from sidecar.doctor.options import Options, parse
 from sidecar.doctor.order import Order
 from sidecar.doctor.paint import coloured, plain
-from sidecar.doctor.peers import named, overridden, placed
+from sidecar.doctor.peers import BadFlag, named, overridden, placed
 from sidecar.doctor.report import report
 from sidecar.doctor.rounds import diagnose
+from sidecar.interrupts import INTERRUPTED
 
-# The shell's status of a program that Ctrl-C ended.
-_INTERRUPTED = 130
 # A program's own fault (sysexits.h, EX_SOFTWARE).
 _BROKEN = 70
 _CLEAR_LINE = "\r\x1b[K"
@@ -33,56 +34,62 @@ _CLEAR_LINE = "\r\x1b[K"
 
 def main(argv: Sequence[str]) -> int:
     """Run it; the status is that of findings.exit_code, 2 for wrong usage, 70 for a fault of its own, 130
-    when interrupted.
+    when interrupted before the first round has ended, 74 as `streams` says.
     """
     codes: list[int] = []
     try:
-        options = parse(argv)
-        asyncio.run(_run(options, codes))
+        asyncio.run(_run(parse(argv), codes))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
     except KeyboardInterrupt:
         # The way to end --watch; what was found last is what it is worth.
-        return _interrupted(codes)
-    except (ValueError, OSError) as error:
-        print(f"sidecar doctor: {error}", file=sys.stderr)
+        print(file=sys.stderr)
+        return codes[-1] if codes else INTERRUPTED
+    except BadFlag as refused:
+        print(f"{PROG}: {refused}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     except Exception as error:  # of ours, or an answer of a kind that nobody thought of
-        print(f"sidecar doctor: a fault of its own: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{PROG}: a fault of its own: {type(error).__name__}: {error}", file=sys.stderr)
         return _BROKEN
     return codes[-1] if codes else EXIT_FINE
 
 
-def _interrupted(codes: Sequence[int]) -> int:
-    print(file=sys.stderr)
-    return codes[-1] if codes else _INTERRUPTED
-
-
 async def _run(options: Options, codes: list[int]) -> None:
-    """Once, or until it is interrupted; `codes` is given the status of each round."""
-    while True:
-        order = await _order(options)
-        diagnosis = await diagnose(order, _tell)
-        _tell("")
-        if not _printed(_text(options, diagnosis)):
-            return
-        codes.append(diagnosis.exit_code)
-        if not options.watch:
-            return
-        await asyncio.sleep(options.interval_s)
+    """Once, or until it is interrupted; `codes` is given the status of each round. Raises BadFlag."""
+    going = True
+    while going:
+        try:
+            order = await _order(options)
+        except BadFlag as refused:
+            if not codes:
+                raise
+            print(f"{PROG}: {refused}", file=sys.stderr)  # for now: pods come and go, and so does the API
+        else:
+            going = await _round(options, order, codes) and options.watch
+        if going:
+            await asyncio.sleep(options.interval_s)
+
+
+async def _round(options: Options, order: Order, codes: list[int]) -> bool:
+    """One diagnosis, printed; False once the reader has seen enough (`| head`), which is no failure."""
+    diagnosis = await diagnose(order, _tell)
+    _tell("")
+    codes.append(diagnosis.exit_code)
+    return streams.show(_text(options, diagnosis))
 
 
 async def _order(options: Options) -> Order:
-    """Anew for each round, since a pool changes. Raises ValueError."""
-    urls, flag = options.peers, "--peers"
+    """Anew for each round, since a pool changes. Raises BadFlag."""
+    places, flag = options.peers, "--peers"
     if options.pool:
         flag = "--inference-pool"
-        urls = await pool_urls(options.pool, options.pool_group, options.scheme)
-    peers = named(placed(urls, flag), options.p2p_port, options.metrics_port)
-    if len(peers) < 2:
-        raise ValueError(f"{flag}: {len(peers)} peer, and it takes two to pull")
+        places = await pool_places(options.pool, options.pool_group, options.scheme)
+    peers = named(placed(places, flag), options.p2p_port, options.metrics_port)
+    peers = overridden(peers, options.p2p, options.metrics)
+    if options.certificates and not any(peer.has_certificate for peer in peers):
+        raise BadFlag(f"{options.certificates}: does nothing: no peer's URL is https")
     return Order(
-        overridden(peers, options.p2p, options.metrics),
+        peers,
         options.trust,
         options.prompt_tokens,
         options.most_pairs,
@@ -93,7 +100,8 @@ async def _order(options: Options) -> Order:
 
 def _text(options: Options, diagnosis: Diagnosis) -> str:
     if options.as_json:
-        return json.dumps(document(diagnosis), indent=None if options.watch else 2, ensure_ascii=False)
+        # In ASCII, which every encoding of standard output has: what stands for others is no JSON.
+        return json.dumps(document(diagnosis), indent=None if options.watch else 2)
     paint = coloured if colours(sys.stdout) else plain
     lines = "\n".join(report(diagnosis, paint))
     if not options.watch:
@@ -111,16 +119,6 @@ class Stream(Protocol):
 def colours(stream: Stream) -> bool:
     """Whether to print in colours: on a terminal, unless NO_COLOR says otherwise (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _printed(text: str) -> bool:
-    """Print what may be long; False once the reader has seen enough (`| head`), which is no failure."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush is quiet
-        return False
-    return True
 
 
 def _tell(what: str) -> None:

@@ -5,15 +5,16 @@ Rule: pure; the one place that says which findings there are and in what order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar.doctor.agreement import compared, differing
+from sidecar.doctor.between import Causes, alike, paired
 from sidecar.doctor.checks import examined
 from sidecar.doctor.findings import Finding, Severity, exit_code, worst
 from sidecar.doctor.fronts import fronted
 from sidecar.doctor.gates import Gate, Shown, failed, gates
-from sidecar.doctor.pulls import Pair, paired
+from sidecar.doctor.pulls import Pair, Verdict
 from sidecar.doctor.told import Told
 
 # Warnings that are reason enough for a pull to move nothing.
@@ -59,16 +60,14 @@ class Measured:
 def diagnosed(told: Sequence[Told], measured: Measured) -> Diagnosis:
     """All findings: of each peer, of its sidecar, of what peers have to share, of pairs, of gates."""
     found = [finding for one in told for finding in (*examined(one), *fronted(one), *_traffic(one))]
-    common = list(compared(told))
-    own = {name: _causes(found, name) for name in (one.name for one in told)}
+    found += _counters(told, measured)
+    moved = [(pair.source, pair.consumer) for pair in measured.pairs if pair.became is Verdict.MOVED]
+    seeds = alike(measured.pairs)
     causes = {
-        (pair.source, pair.consumer): (
-            *differing(common, pair.source, pair.consumer),
-            *(f"{name}'s {check}" for name in (pair.source, pair.consumer) for check in own[name]),
-        )
+        (pair.source, pair.consumer): _explained(told, found, pair, same_seed=_same(seeds, pair))
         for pair in measured.pairs
     }
-    found += [*common, *paired(measured.pairs, causes)]
+    found += [*compared(told, moved), *paired(measured.pairs, causes)]
     if measured.left_out:
         names = tuple(one.name for one in told)
         of = measured.left_out + len(measured.pairs)
@@ -80,6 +79,46 @@ def diagnosed(told: Sequence[Told], measured: Measured) -> Diagnosis:
     return Diagnosis(
         tuple(told), measured.pairs, tuple(found), judged, measured.prompt_tokens, measured.left_out
     )
+
+
+def _explained(told: Sequence[Told], found: Sequence[Finding], pair: Pair, *, same_seed: bool) -> Causes:
+    """What makes nothing move between the two."""
+    by_name = {one.name: one for one in told}
+    names = pair.source, pair.consumer
+    certain, possible = differing(*(by_name[name] for name in names))
+    own = [f"{name}'s {check}" for name in names for check in _causes(found, name)]
+    return Causes([*certain, *own], possible, same_seed)
+
+
+def _same(seeds: Mapping[str, int], pair: Pair) -> bool:
+    return seeds[pair.source] == seeds[pair.consumer]
+
+
+def _counters(told: Sequence[Told], measured: Measured) -> Iterator[Finding]:
+    """Of each peer what it counted so that nothing can be known by it."""
+    faults: dict[str, dict[str, None]] = {one.name: {} for one in told}
+    for one in told:
+        faults[one.name].update(dict.fromkeys(one.alone.faults if one.alone else ()))
+    shown = measured.shown
+    pulls = [
+        (pair.source, pair.consumer, pull) for pair in measured.pairs for pull in (pair.first, pair.again)
+    ]
+    pulls += [(shown.source, shown.consumer, shown.control)] if shown else []
+    for source, consumer, pull in pulls:
+        faults[consumer].update(dict.fromkeys(pull.faults if pull else ()))
+        faults[source].update(dict.fromkeys(pull.source_faults if pull else ()))
+    for name, why in faults.items():
+        if why:
+            says = f"its counters are unusable: {'; '.join(list(why)[:_SHOWN_FAULTS])}"
+            yield Finding(Severity.WARNING, "counters", (name,), "unusable", says, _ONE_ENGINE)
+
+
+_ONE_ENGINE = (
+    "Look at its /metrics and at what stands between: its URL has to be of one engine, not of several. One "
+    "that was started again in between counts from zero: look again."
+)
+# One of them is reason enough to look.
+_SHOWN_FAULTS = 3
 
 
 def _causes(found: Sequence[Finding], name: str) -> Sequence[str]:

@@ -5,6 +5,7 @@ Rule: pure. A sidecar tells these on its metrics port; without that they are not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sidecar.doctor.findings import Finding, Severity, fine, untold
@@ -12,6 +13,8 @@ from sidecar.doctor.told import SidecarTold, Told
 
 # A sidecar's connector -> what of the engine's connectors it needs: the P2P tier, NIXL.
 _NEEDS = {"offloading": (True, False), "nixlv2": (False, True)}
+# No port and no count of ranks has more digits.
+_NUMBER = re.compile(r"[0-9]{1,5}", re.ASCII)
 _WHERE = "needs the sidecar's metrics port (--metrics-port, --metrics), with --debug-endpoints"
 
 
@@ -37,11 +40,21 @@ def fronted(told: Told) -> Iterator[Finding]:
 def directed_port(consumer: Told, source: Told) -> int | None:
     """The P2P port to which this consumer's sidecar directs a pull from a source; None: not told.
 
-    Contract section 4: the port of its settings, and the source's rank above it.
+    Contract section 4: the port of its settings, and above it the rank: how far the source's own port is
+    above the first of the consumer's, where the sidecar has so many ranks.
     """
-    settings = consumer.sidecar.settings if consumer.sidecar else None
-    text = settings.get("p2p-connector-port", "") if settings else ""
-    return int(text) + source.peer.rank if text.isdecimal() else None
+    base = setting(consumer, "p2p-connector-port")
+    if base is None:
+        return None
+    first = setting(consumer, "port")
+    rank = source.peer.place.endpoint.port - first if first is not None else source.peer.rank
+    return base + (rank if 0 <= rank < (setting(consumer, "data-parallel-size") or 1) else 0)
+
+
+def setting(told: Told, name: str) -> int | None:
+    """A setting of a sidecar that is a number of a port or of ranks; None where it is not told."""
+    text = (told.sidecar.settings or {}).get(name, "") if told.sidecar else ""
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def engine_connectors(told: Told) -> tuple[str, ...]:
@@ -56,6 +69,10 @@ def _connectors(told: Told) -> Finding:
     check, engine = "connector", ", ".join(engine_connectors(told)) or "none"
     settings = told.sidecar.settings if told.sidecar else None
     ours = settings.get("kv-connector", "") if settings else ""
+    if told.families.untold:
+        return untold(
+            check, told.name, f"the engine's connector: it has no /metrics; by its configuration: {engine}"
+        )
     if not told.families.tiering:
         says = f"the engine has no offloading tiers (connector: {engine}): it neither pulls nor gives"
         change = (
@@ -121,5 +138,7 @@ def _guard(told: Told, sidecar: SidecarTold) -> Finding:
 
 def _port(told: Told, port: str) -> Finding:
     says = f"its sidecar directs pulls to P2P port {port}, this diagnosis looks at {told.peer.p2p.port}"
-    change = "Give both the port of the engines' P2P tier: --p2p-connector-port there, --p2p-port here."
+    change = (
+        "Give both the port of the engines' P2P tier: --p2p-connector-port there, --p2p-port or --p2p here."
+    )
     return Finding(Severity.ERROR, "P2P port", (told.name,), f"{port} ≠", says, change)

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sidecar.doctor.findings import Finding, Severity
-from sidecar.doctor.pulls import Pull
-
-# So much of a prefix has to be found again, or to come; the last block is always computed.
-_WHOLE = 0.9
+from sidecar.doctor.pulls import WHOLE, Pull
 
 
 class State(StrEnum):
@@ -93,8 +90,11 @@ def _index(shown: Shown) -> Judged:
     }[shown.events]
     if kept is None:
         return State.UNTOLD, f"{shown.source} tells no cached tokens; {events}"
+    if kept > prefix:
+        says = f"{shown.source} tells of {kept:,.0f} tokens where {prefix:,} could be; {events}"
+        return State.UNTOLD, f"could not tell: {says}"
     figure = f"{shown.source} had {kept:,.0f} of {prefix:,} tokens when asked again; {events}"
-    held = kept >= _WHOLE * prefix
+    held = kept >= WHOLE * prefix
     return (State.PASS if held and shown.events is not False else State.FAIL), figure
 
 
@@ -116,6 +116,8 @@ def _consumer(shown: Shown) -> Judged:
     pull = shown.pull
     if pull is None or pull.failure or pull.hung_s is not None:
         return State.FAIL, _failed(pull)
+    if pull.doubt:
+        return State.UNTOLD, f"could not tell what {shown.consumer} got: {pull.doubt}"
     if pull.moved_bytes is None:
         return State.UNTOLD, f"{shown.consumer} counts no bytes from peers"
     came = f"{pull.moved_bytes:,.0f} bytes from peers"
@@ -129,6 +131,8 @@ def _source(shown: Shown) -> Judged:
         return State.FAIL, _failed(pull)
     if pull.given_bytes:
         return State.PASS, f"{shown.source} gave {pull.given_bytes:,.0f} bytes"
+    if pull.source_faults:
+        return State.UNTOLD, f"{shown.source}'s counters are unusable"
     if pull.looked_up is None:
         return State.UNTOLD, f"{shown.source} counts neither what it gives nor what it is asked for"
     asked = "was asked for blocks, and had them" if pull.moved_bytes else "was asked for blocks"
@@ -144,6 +148,8 @@ def _control(shown: Shown) -> Judged:
     control = shown.control
     if control is None or control.failure:
         return State.UNTOLD, _failed(control)
+    if control.faults:
+        return State.UNTOLD, f"{shown.consumer}'s counters are unusable"
     if control.moved_bytes is None:
         return State.UNTOLD, f"{shown.consumer} counts no bytes from peers"
     figure = f"without a directive {shown.consumer} read {control.moved_bytes:,.0f} bytes from peers"

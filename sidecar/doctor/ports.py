@@ -7,13 +7,14 @@ Rule: acts; bounded. A connection that is closed at once does an engine no harm 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
+from ipaddress import ip_address
 from time import monotonic
 
 from sidecar.doctor.addresses import is_loopback
 from sidecar.doctor.told import Peer, Port
 from sidecar.endpoint import Endpoint
+from sidecar.remote.telling import why
 
 # A port in the same data centre accepts in milliseconds; one that drops packets never does.
 _WITHIN_S = 2.0
@@ -48,15 +49,21 @@ async def _connect(endpoint: Endpoint) -> tuple[float | None, str]:
             _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     except TimeoutError:
         return None, f"no answer within {_WITHIN_S:g} s"
+    except UnicodeError:  # RFC 5891: a label of xn-- and no name
+        return None, "no name service knows such a host"
     except OSError as error:
-        return None, (os.strerror(error.errno) if error.errno else str(error)).lower()
+        return None, why(error).lower()
     took_ms = (monotonic() - began_s) * 1000
     writer.transport.abort()
     return took_ms, ""
 
 
 def _is_ours(host: str) -> bool:
-    """Whether an address is one of this machine's."""
+    """Whether an address is one of this machine's; a name is not looked up again."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as trial:

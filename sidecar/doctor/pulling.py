@@ -7,29 +7,26 @@ hung is told of no other.
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sidecar.debug.reasons import NO_PULL
-from sidecar.doctor.asking import risen_since
+from sidecar.doctor.asking import risen_since, standing
 from sidecar.doctor.counted import Counted, counted
 from sidecar.doctor.fronts import directed_port
 from sidecar.doctor.operators import metrics_of
 from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.ports import port
-from sidecar.doctor.pulls import Pair, Pull, Verdict
+from sidecar.doctor.pulls import WHOLE, Pair, Pull, Verdict
 from sidecar.doctor.reading import sidecar_told
+from sidecar.doctor.said import directive, more, said
 from sidecar.doctor.told import Told
-from sidecar.headers import DATA_PARALLEL_RANK, DEBUG, TOLD_PULL
+from sidecar.endpoint import Endpoint
+from sidecar.headers import DATA_PARALLEL_RANK
 from sidecar.remote.client import Remote
-from sidecar.remote.errors import RemoteError
+from sidecar.remote.errors import RemoteError, TooLate
 from sidecar.remote.prompts import NO_PULL as UNDIRECTED
-from sidecar.remote.prompts import Answered, Directive, by_body, by_header
-
-_SOURCE = re.compile(r'source="([^"]*)"')
-_REASON = re.compile(r"reason=([a-z_]+)")
+from sidecar.remote.prompts import Answered, Directive
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +71,13 @@ class Pulling:
         if in_the_way:
             return replace(pair, verdict=in_the_way[0], why=in_the_way[1])
         prompts = self._seeded[source_name]
-        first = await self.pull(source, consumer, prompts[0])
-        if not first.came_tokens or await self.in_the_way(source, consumer):
-            return replace(pair, first=first)
-        return replace(pair, first=first, again=await self.pull(source, consumer, prompts[1]))
+        try:
+            pair = replace(pair, first=await self.pull(source, consumer, prompts[0]))
+            if pair.first and pair.first.came_tokens and not await self.in_the_way(source, consumer):
+                return replace(pair, again=await self.pull(source, consumer, prompts[1]))
+        except RemoteError as error:
+            return replace(pair, verdict=Verdict.UNREACHABLE, why=f"one of the two is gone: {error}")
+        return pair
 
     async def in_the_way(self, source: Party, consumer: Party) -> tuple[Verdict, str] | None:
         """Why the consumer must not be told of the source; None when it may."""
@@ -90,14 +90,19 @@ class Pulling:
             return Verdict.UNTRIED, f"a pull of {consumer.name} hangs"
         if source.told.peer.p2p == consumer.told.peer.p2p:
             return Verdict.UNTRIED, "both have one P2P address"
-        ours = source.told.peer.p2p
+        return await self._shut_port(source, consumer)
+
+    async def _shut_port(self, source: Party, consumer: Party) -> tuple[Verdict, str] | None:
+        """Which P2P port of the source accepts nothing, of those that the consumer would be told of."""
+        ours, first = source.told.peer.p2p, source.told.ports[:1]
+        if first and not first[0].open:
+            return _shut(
+                ours, source, consumer
+            )  # as it was found: an engine that has just started comes next
         for number in {ours.port, directed_port(consumer.told, source.told) or ours.port}:
             found = await port(ours.with_port(number))
             if not found.open:
-                return Verdict.UNREACHABLE, (
-                    f"{source.name}'s P2P port {found.endpoint.netloc} is shut, so {consumer.name} was not "
-                    "told of it: one contact with a dead port makes every later pull of vLLM 0.32 hang"
-                )
+                return _shut(found.endpoint, source, consumer, " by now" if number == ours.port else "")
         return None
 
     async def _seed(self, source: Party) -> tuple[Fresh, ...]:
@@ -111,42 +116,66 @@ class Pulling:
         """Have a peer compute a prompt and offload it. Raises RemoteError."""
         before = counted(await party.remote.metrics())
         answered = await self.complete(party, prompt, UNDIRECTED)
-        if party.told.families.tiering:
-            await risen_since(before, party.remote, party.told, lambda now: now.stored_bytes)
-            if before.written_bytes is not None:
-                # It follows a step later, and would pass for given to the pull that comes next.
-                await risen_since(before, party.remote, party.told, lambda now: now.written_bytes)
+        # All of it, or a pull finds a part only and takes it for what the source kept.
+        stored = await risen_since(
+            before, party.remote, party.told, standing("stored_bytes", self._kv(party))
+        )
+        if before.written_bytes is not None:
+            # It follows a step later, and would pass for given to the pull that comes next.
+            written = standing("written_bytes", stored.stored_bytes or 0.0)
+            await risen_since(before, party.remote, party.told, written)
         return answered
+
+    def _kv(self, party: Party) -> float:
+        """The least that a prompt's blocks take, as that peer's tier counted before; 0 where it did not."""
+        block = party.told.facts.block_tokens or 1
+        return WHOLE * (party.told.kv_token_bytes or 0.0) * ((self.tokens - 1) // block * block)
 
     async def pull(self, source: Party, consumer: Party, prompt: Fresh) -> Pull:
         """One pull of a prompt that the source has."""
-        return await self.measured(source, consumer, prompt, directive(source, consumer))
+        asked = directive(source.told.peer, consumer.told, str(uuid.uuid4()))
+        return await self.measured(source, consumer, prompt, asked)
 
     async def measured(self, source: Party, consumer: Party, prompt: Fresh, directive: Directive) -> Pull:
-        """One request at the consumer, and what both engines counted of it."""
+        """One request at the consumer, and what both engines counted of it.
+
+        Raises RemoteError where either tells no counters before it.
+        """
+        given_before = counted(await source.remote.metrics())
+        before = counted(await consumer.remote.metrics())
+        skips = await self._skips(consumer)
         try:
-            given_before = counted(await source.remote.metrics())
-            before = counted(await consumer.remote.metrics())
-            skips = await self._skips(consumer)
-            async with asyncio.timeout(self.order.timeout_s):
-                answered = await self.complete(consumer, prompt, directive)
-        except TimeoutError:
+            answered = await self.complete(consumer, prompt, directive)
+        except TooLate:
             self._hung.add(consumer.name)
-            return Pull(self.tokens - 1, hung_s=self.order.timeout_s)
+            answers = await self._answers(consumer)
+            return Pull(self.tokens - 1, hung_s=self.order.timeout_s, busy=not answers)
         except RemoteError as error:
             return Pull(self.tokens - 1, failure=str(error))
-        pull = replace(_answer(answered, consumer.told), skipped=_skipped(answered))
+        pull = said(answered, consumer.told, self.tokens, as_text=self._as_text)
         taken, given = await asyncio.gather(
-            _risen(before, consumer, lambda now: now.pulled_bytes), _risen(given_before, source, _given)
+            _risen(before, consumer, standing("pulled_bytes", self._kv(consumer))),
+            _risen(given_before, source, _given),
         )
         return replace(
             pull,
+            faults=taken.of("pulled_bytes", "pulled_tokens"),
+            source_faults=given.of("served_bytes", "written_bytes", "stored_bytes", "looked_up"),
             moved_bytes=taken.pulled_bytes,
             moved_tokens=taken.pulled_tokens,
             given_bytes=given.given_bytes,
             looked_up=None if given.looked_up is None else given.looked_up > 0,
-            skipped=pull.skipped or _more(skips, await self._skips(consumer)),
+            skipped=pull.skipped
+            or (None if taken.pulled_bytes else more(skips, await self._skips(consumer))),
         )
+
+    async def _answers(self, party: Party) -> bool:
+        """Whether a prompt without a directive is answered in the time in which a pull was not."""
+        try:
+            await self.complete(party, Fresh.of(self.tokens), UNDIRECTED)
+        except RemoteError:
+            return False
+        return True
 
     async def complete(self, party: Party, prompt: Fresh, directive: Directive) -> Answered:
         """One request with an answer of one token. Raises RemoteError."""
@@ -154,8 +183,13 @@ class Pulling:
         if told.families.ranks > 1:  # a seed and its pull have to meet at one rank's port
             rank = {DATA_PARALLEL_RANK.decode(): "0"}
             directive = Directive(directive.fields, {**directive.headers, **rank})
-        as_text = any(one.as_text for one in self.parties.values())
-        return await party.remote.complete(told.facts.model or "", prompt.form(as_text=as_text), directive)
+        form = prompt.form(as_text=self._as_text)
+        return await party.remote.complete(told.facts.model or "", form, directive)
+
+    @property
+    def _as_text(self) -> bool:
+        """All peers are asked in words where one takes nothing else."""
+        return any(one.as_text for one in self.parties.values())
 
     async def _skips(self, consumer: Party) -> Mapping[str, float]:
         """Pulls that its sidecar has left out, by reason; none where it does not tell."""
@@ -163,21 +197,19 @@ class Pulling:
         if consumer.told.sidecar is None or place is None:
             return {}
         try:
-            return sidecar_told(await metrics_of(place, self.order.trust), None).skipped
+            return sidecar_told(await metrics_of(place, self.order.trust, self.order.timeout_s), None).skipped
         except RemoteError:
             return {}
 
 
-def directive(source: Party, consumer: Party) -> Directive:
-    """As the endpoint picker would name the source to a sidecar, or as a sidecar would to its engine."""
-    peer = source.told.peer
-    if not consumer.told.facts.through_sidecar:
-        return by_body(peer.p2p, str(uuid.uuid4()))
-    header = by_header(peer.p2p.with_port(peer.place.endpoint.port))
-    return Directive(header.fields, {**header.headers, DEBUG.decode(): "1"})
+def _shut(end: Endpoint, source: Party, consumer: Party, now: str = "") -> tuple[Verdict, str]:
+    return Verdict.UNREACHABLE, (
+        f"{source.name}'s P2P port {end.netloc} is shut{now}, so {consumer.name} was not told of it: one "
+        "contact with a dead port makes every later pull of vLLM 0.32 hang"
+    )
 
 
-async def _risen(before: Counted, party: Party, of: Callable[[Counted], float | None]) -> Counted:
+async def _risen(before: Counted, party: Party, of: Callable[[Counted], object]) -> Counted:
     """How far a peer's counters have risen; nothing is known of one that answers no more."""
     try:
         return await risen_since(before, party.remote, party.told, of)
@@ -187,31 +219,3 @@ async def _risen(before: Counted, party: Party, of: Callable[[Counted], float | 
 
 def _given(now: Counted) -> float | None:
     return (now.given_bytes or 0.0) + (now.looked_up or 0.0)
-
-
-def _answer(answered: Answered, told: Told) -> Pull:
-    block = told.facts.block_tokens or 1
-    prefix_tokens = (answered.prompt_tokens - 1) // block * block
-    said = answered.headers.get(TOLD_PULL.decode(), "")
-    found = _SOURCE.search(said) if said.startswith("directed") else None
-    return Pull(
-        prefix_tokens,
-        cached_tokens=answered.cached_tokens,
-        directed=found[1] if found else None,
-        ttft_ms=answered.ttft_ms,
-    )
-
-
-def _skipped(answered: Answered) -> str | None:
-    said = answered.headers.get(TOLD_PULL.decode(), "")
-    found = _REASON.search(said) if said.startswith("skipped") else None
-    return _in_words(found[1]) if found else None
-
-
-def _more(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-    return next((_in_words(name) for name, value in after.items() if value > before.get(name, 0.0)), None)
-
-
-def _in_words(reason: str) -> str:
-    known = {str(one): words for one, words in NO_PULL.items()}
-    return f"{reason}: {known[reason]}" if reason in known else reason

@@ -6,25 +6,16 @@ said to be so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sidecar.doctor.findings import Finding, Severity
-
-# A sidecar sends a pull that hangs again after 10 s (--pull-rescue-after), in milliseconds less some; nothing
-# else makes a prompt of this size take so long.
-_RESCUED_MS = 8000.0
-_RESTART = (
-    "Start {consumer}'s engine again: after contact with a dead peer vLLM 0.32 hangs every pull; keep "
-    "--source-guard on."
-)
 # So much of a prefix has to come for the pull to count as whole: the last block is always computed.
-_WHOLE = 0.9
+WHOLE = 0.9
 
 
 class Verdict(StrEnum):
-    """What became of a pair. UNTRIED: left out, for the reason beside it."""
+    """What became of a pair. UNCLEAR: its figures show nothing. UNTRIED: left out, for a reason."""
 
     MOVED = "moved"
     PARTLY = "partly"
@@ -32,6 +23,7 @@ class Verdict(StrEnum):
     REFUSED = "refused"
     HANGS = "hangs"
     UNREACHABLE = "unreachable"
+    UNCLEAR = "unclear"
     UNTRIED = "-"
 
 
@@ -41,7 +33,8 @@ class Pull:
 
     moved_bytes, moved_tokens: what the consumer counted from peers. given_bytes: what the source counted.
     looked_up: whether the source was asked for blocks. skipped: why a sidecar left the pull out. ttft_ms: to
-    the first token.
+    the first token. busy: of one that hung, whether a prompt without a directive does so too. usage: why that
+    of the answer cannot be used. faults: the same of the consumer's counters; source_faults: of the source's.
     """
 
     prefix_tokens: int
@@ -54,15 +47,45 @@ class Pull:
     skipped: str | None = None
     ttft_ms: float | None = None
     hung_s: float | None = None
+    busy: bool = False
     failure: str | None = None
+    usage: str | None = None
+    faults: tuple[str, ...] = ()
+    source_faults: tuple[str, ...] = ()
 
     @property
     def came_tokens(self) -> float | None:
-        """Tokens that came from the source: counted, else as the answer says; None where nobody tells."""
+        """Tokens that came from the source: counted, else as the answer says; None where nobody tells.
+
+        More than could come is not told: others pull there as well.
+        """
         if self.moved_bytes == 0:
             return 0.0
-        told = [tokens for tokens in (self.moved_tokens, self.cached_tokens) if tokens is not None]
+        told = [tokens for tokens in self._tokens if tokens <= self.prefix_tokens]
         return float(max(told)) if told else None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why these figures do not show what came; None when they do."""
+        tokens = max(self._tokens, default=None)
+        if self.usage:
+            return self.usage
+        if self.faults:
+            return "counters unusable"
+        if self.prefix_tokens < 1:
+            return "not one block of the prompt could come, by the block size that is told"
+        if self.moved_bytes is None and tokens is None:
+            return "neither cached tokens nor bytes from peers are told"
+        if self.moved_bytes is not None and tokens is not None and bool(self.moved_bytes) != bool(tokens):
+            bytes_, read = f"{self.moved_bytes:,.0f} bytes", "as read from peers"
+            return f"{tokens:,.0f} tokens are told as taken from a cache, and {bytes_} {read}"
+        if tokens and tokens > self.prefix_tokens and not self.came_tokens:
+            return f"{tokens:,.0f} tokens are told where {self.prefix_tokens:,} could come"
+        return None
+
+    @property
+    def _tokens(self) -> Sequence[float]:
+        return [tokens for tokens in (self.moved_tokens, self.cached_tokens) if tokens is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +104,14 @@ class Pair:
 
     @property
     def became(self) -> Verdict:
-        """What became of it."""
-        return self.verdict or (judged(self.first) if self.first else Verdict.UNTRIED)
+        """What became of it: of two pulls the worse."""
+        return self.verdict or (judged(self.shown) if self.shown else Verdict.UNTRIED)
+
+    @property
+    def shown(self) -> Pull | None:
+        """The pull that this is of: the first, but for one after it that did not move as well."""
+        worse = self.again is not None and judged(self.again) is not Verdict.MOVED
+        return self.again if worse else self.first
 
     @property
     def rate_bytes_s(self) -> float | None:
@@ -99,10 +128,12 @@ def judged(pull: Pull) -> Verdict:
         return Verdict.HANGS
     if pull.failure or pull.skipped:
         return Verdict.REFUSED
+    if pull.doubt:
+        return Verdict.UNCLEAR
     came = pull.came_tokens
     if came is None:
-        return Verdict.MOVED if pull.moved_bytes else Verdict.NOTHING
-    if came >= _WHOLE * pull.prefix_tokens:
+        return Verdict.MOVED  # bytes did, and no more is told
+    if came >= WHOLE * pull.prefix_tokens:
         return Verdict.MOVED
     if came > 0:
         return Verdict.PARTLY
@@ -117,85 +148,3 @@ def chosen(names: Sequence[str], most: int) -> tuple[list[tuple[str, str]], int]
     count = len(names)
     pairs = [(names[at], names[(at + step) % count]) for step in range(1, count) for at in range(count)]
     return pairs[:most], max(0, len(pairs) - most)
-
-
-def paired(pairs: Sequence[Pair], causes: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[Finding]:
-    """A finding per pair that was tried. causes: of a pair, the checks that already explain it."""
-    for pair in pairs:
-        about = (pair.source, pair.consumer)
-        verdict = pair.became
-        if verdict in _FINE:
-            yield _seed_agrees(pair)
-        elif verdict is Verdict.UNREACHABLE and causes.get(about):
-            continue  # said already
-        elif make := _FOUND.get(verdict):
-            says, change = make(pair, causes.get(about, ()))
-            yield Finding(_SEVERITY.get(verdict, Severity.ERROR), "pull", about, str(verdict), says, change)
-
-
-_FINE = frozenset((Verdict.MOVED,))
-_SEVERITY = {Verdict.PARTLY: Severity.WARNING, Verdict.UNTRIED: Severity.NOTE}
-
-
-def _seed_agrees(pair: Pair) -> Finding:
-    pull = pair.first
-    assert pull is not None
-    says = f"{pull.came_tokens or 0:,.0f} of {pull.prefix_tokens:,} tokens came: hash seeds agree"
-    return Finding(Severity.FINE, "hash seed", (pair.source, pair.consumer), "agrees", says)
-
-
-def _partly(pair: Pair, _: Sequence[str]) -> tuple[str, str]:
-    pull = pair.first
-    assert pull is not None
-    says = f"{pull.came_tokens:,.0f} of {pull.prefix_tokens:,} tokens came: the source kept only a part"
-    return says, "Raise the source's cpu_bytes_to_use; look at its load and its evictions."
-
-
-def _zero(pair: Pair, causes: Sequence[str]) -> tuple[str, str]:
-    pull = pair.first
-    assert pull is not None
-    if pull.skipped:
-        return (
-            f"the consumer's sidecar left the pull out: {pull.skipped}",
-            "See sidecar explain for the reason.",
-        )
-    if pull.failure:
-        return f"the request that pulls failed: {pull.failure}", "Look at the consumer's log."
-    if (pull.ttft_ms or 0) > _RESCUED_MS:
-        says = f"0 bytes, and the first token after {(pull.ttft_ms or 0) / 1000:.0f} s, as when a pull hangs"
-        return f"{says} and is rescued", _RESTART.format(consumer=pair.consumer)
-    how = _HOW[pull.looked_up]
-    if causes:
-        return f"0 bytes, {how}; causes: {', '.join(causes)}", "Put these right first, then look again."
-    says = f"0 bytes, {how}, and all that peers tell is equal: their hash seeds differ, most likely"
-    return says, (
-        "Start all peers with one PYTHONHASHSEED; then compare what is not told above, and the engines' logs "
-        "(hash seed, block_len, config_fingerprint mismatch)."
-    )
-
-
-_HOW = {
-    True: "the source looked blocks up and had none",
-    False: "the source was never asked for a block, as when a handshake is refused",
-    None: "whether the source was asked is not told",
-}
-
-
-def _hangs(pair: Pair, _: Sequence[str]) -> tuple[str, str]:
-    pull = pair.first
-    assert pull is not None
-    says = f"no answer within {pull.hung_s:g} s, so {pair.consumer} was told of no further source"
-    return says, _RESTART.format(consumer=pair.consumer)
-
-
-def _unreachable(pair: Pair, _: Sequence[str]) -> tuple[str, str]:
-    return pair.why, f"See the findings of {pair.source} and {pair.consumer}."
-
-
-_FOUND = {
-    Verdict.PARTLY: _partly,
-    Verdict.NOTHING: _zero,
-    Verdict.REFUSED: _zero,
-    Verdict.HANGS: _hangs,
-    Verdict.UNREACHABLE: _unreachable,
-}

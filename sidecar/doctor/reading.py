@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from sidecar.doctor.told import Configuration, Families, Fingerprint, SidecarTold, Source, Tier
+from sidecar.remote.texts import shown
 
 _FINGERPRINT = re.compile(
-    r"vllm-(?P<version>[^-]+)(?:-tp(?P<tensor>\d+))?(?:-pp(?P<pipeline>\d+))?(?:-dp(?P<data>\d+))?"
+    r"vllm-(?P<version>[^-]+)(?:-tp(?P<tensor>[0-9]{1,6}))?(?:-pp(?P<pipeline>[0-9]{1,6}))?"
+    r"(?:-dp(?P<data>[0-9]{1,6}))?"
     r"(?P<experts>-ep)?-(?P<configuration>[0-9a-f]{8}|nohash)"
 )
 _ENGINE = re.compile(r'^vllm:cache_config_info\{[^}]*\bengine="([^"]*)"', re.MULTILINE)
@@ -23,6 +26,14 @@ _TIERING, _NIXL = "vllm:kv_offload_tiering_", "vllm:nixl_"
 _OLD = "vllm:kv_offload_tiering_block_queries"
 
 
+# Ranks of one address: each has a port that is tried.
+MOST_RANKS = 64
+# Names and values that are shown, in a table or in a sentence: revisions have 40, hosts more.
+_MOST_CHARACTERS = 120
+# Bytes of a tier, a port, a size: what JSON has beyond this is no number of theirs.
+_MOST = 2**53
+
+
 def fingerprint(text: Any) -> Fingerprint | None:
     """Of an answer; None for one that is hidden or made up (`--fingerprint-mode`)."""
     found = _FINGERPRINT.fullmatch(text) if isinstance(text, str) else None
@@ -30,7 +41,10 @@ def fingerprint(text: Any) -> Fingerprint | None:
         return None
     sizes = {name: int(found[name] or 1) for name in ("tensor", "pipeline", "data")}
     return Fingerprint(
-        found["version"], **sizes, experts=bool(found["experts"]), configuration=found["configuration"]
+        shown(found["version"], _MOST_CHARACTERS),
+        **sizes,
+        experts=bool(found["experts"]),
+        configuration=found["configuration"],
     )
 
 
@@ -39,8 +53,9 @@ def families(metrics: str) -> Families:
     return Families(
         tiering=_TIERING in metrics,
         nixl=_NIXL in metrics,
-        ranks=max(1, len(set(_ENGINE.findall(metrics)))),
+        ranks=min(max(1, len(set(_ENGINE.findall(metrics)))), MOST_RANKS),
         old_names=_OLD in metrics,
+        untold=not metrics.strip(),
     )
 
 
@@ -54,9 +69,11 @@ def samples(metrics: str, name: str) -> Iterator[tuple[str, float]]:
     """Labels, as they are written, and values of one series' samples."""
     for labels, text in re.findall(rf"^{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", metrics, re.MULTILINE):
         try:
-            yield labels, float(text)
+            value = float(text)
         except ValueError:
             continue
+        if 0 <= value < inf:  # nothing that is read here is anything else
+            yield labels, value
 
 
 def configuration(content: Any) -> Configuration | None:
@@ -91,7 +108,7 @@ def _connectors(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for member in members:
             yield from _connectors(member)
         return
-    yield config["kv_connector"], extra
+    yield _shown(config["kv_connector"]), extra
 
 
 def _tier(extra: Mapping[str, Any]) -> Tier | None:
@@ -113,7 +130,7 @@ def settings(hello: Any) -> Mapping[str, str] | None:
     if not isinstance(config, list):
         return None
     named = [one for one in config if isinstance(one, dict) and isinstance(one.get("name"), str)]
-    return {one["name"].lstrip("-"): str(one.get("value")) for one in named}
+    return {_shown(one["name"]).lstrip("-"): _shown(one.get("value")) for one in named}
 
 
 def sources(hello: Any) -> tuple[Source, ...]:
@@ -121,7 +138,7 @@ def sources(hello: Any) -> tuple[Source, ...]:
     told = _at(hello, "sources")
     rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
     return tuple(
-        Source(str(row.get("source")), str(row.get("guard")), row.get("silent") is True) for row in rows
+        Source(_shown(row.get("source")), _shown(row.get("guard")), row.get("silent") is True) for row in rows
     )
 
 
@@ -150,7 +167,12 @@ def _at(value: Any, *keys: str) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return shown(value, _MOST_CHARACTERS) if isinstance(value, str) and value else None
+
+
+def _shown(value: Any) -> str:
+    """Of a text or a number; anything else is nothing."""
+    return shown(str(value), _MOST_CHARACTERS) if isinstance(value, str | int | float) else ""
 
 
 def _dtype(value: Any) -> str | None:
@@ -160,6 +182,6 @@ def _dtype(value: Any) -> str | None:
 
 
 def _whole(value: Any) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        return None
+    return int(value) if value == int(value) else None

@@ -22,6 +22,7 @@ _SEVERITIES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE:
 _VERDICTS = {
     Verdict.MOVED: "green",
     Verdict.PARTLY: "yellow",
+    Verdict.UNCLEAR: "yellow",
     Verdict.NOTHING: "red",
     Verdict.REFUSED: "red",
     Verdict.HANGS: "red",
@@ -124,13 +125,15 @@ def _verdict(verdict: Verdict | None, width: int, paint: Paint) -> str:
 
 
 def _pair(pair: Pair) -> str:
-    pull, again = pair.first, pair.again
+    pull, again = pair.shown, pair.again
     if pull is None:
         return f"{pair.became}: {pair.why}" if pair.why else str(pair.became)
+    if pull.hung_s is not None:
+        return f"{pair.became}: no answer within {pull.hung_s:g} s"
     came = "tokens not told" if pull.came_tokens is None else f"{pull.came_tokens:,.0f} tokens"
     moved = "" if pull.moved_bytes is None else f", {size(pull.moved_bytes)}"
     took = "" if pull.ttft_ms is None else f"; first token after {pull.ttft_ms:,.1f} ms"
-    if again and again.ttft_ms is not None:
+    if again and again is not pull and again.ttft_ms is not None:
         rate = f", {size(pair.rate_bytes_s)}/s at least" if pair.rate_bytes_s else ""
         took += f", the next time {again.ttft_ms:,.1f} ms{rate}"
     return f"{pair.became}: {came} of {pull.prefix_tokens:,}{moved}{took}"

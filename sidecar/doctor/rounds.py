@@ -18,16 +18,13 @@ from sidecar.doctor.told import Told
 from sidecar.doctor.verifying import shown_by
 from sidecar.remote.client import Remote, connected
 
-# An answer is given up by our own clock first, which tells a pull that hangs from a connection that fails.
-_AFTER_S = 1.0
-
 
 async def diagnose(order: Order, tell: Callable[[str], None]) -> Diagnosis:
     """Everything once. tell: is told what is being done. Raises OSError for a CA file that cannot be read."""
     async with AsyncExitStack() as stack:
         remotes = {
             peer.name: await stack.enter_async_context(
-                connected(peer.place, order.trust, timeout_s=order.timeout_s + _AFTER_S)
+                connected(peer.place, order.trust, timeout_s=order.timeout_s)
             )
             for peer in order.peers
         }

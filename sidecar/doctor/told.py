@@ -26,6 +26,11 @@ class Peer:
     operators: Place | None = None
     rank: int = 0
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether any of its ports shows one."""
+        return "https" in (self.place.scheme, self.operators and self.operators.scheme)
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
@@ -71,13 +76,14 @@ class Configuration:
 class Families:
     """What the names in `/metrics` tell. tiering: the offloading connector with tiers. nixl: NIXL's.
 
-    ranks: data-parallel engines. old_names: counters are named as before vLLM 0.32.
+    ranks: data-parallel engines. old_names: counters are named as before vLLM 0.32. untold: there were none.
     """
 
     tiering: bool = False
     nixl: bool = False
     ranks: int = 1
     old_names: bool = False
+    untold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +108,18 @@ class Port:
 class Alone:
     """The answer to one prompt that every peer was asked without a directive, at temperature 0.
 
-    details: whether usage tells of cached tokens. stored_bytes: that its tier took in meanwhile.
-    pulled_bytes: that it read from peers meanwhile, which is nothing unless others direct pulls.
+    prompt_tokens: None where usage tells none that can be. details: whether usage tells of cached tokens.
+    stored_bytes: that its tier took in meanwhile. pulled_bytes: that it read from peers meanwhile, which is
+    nothing unless others direct pulls. faults: what of its counters cannot be used.
     """
 
-    prompt_tokens: int
+    prompt_tokens: int | None
     text: str
     details: bool
     stored_bytes: float | None = None
     pulled_bytes: float | None = None
     fingerprint: Fingerprint | None = None
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +184,7 @@ class Told:
     def kv_token_bytes(self) -> float | None:
         """Bytes of KV per token that its tier keeps, measured on one prompt; None where not counted."""
         block = self.facts.block_tokens
-        if self.alone is None or not self.alone.stored_bytes or not block:
+        if self.alone is None or not self.alone.stored_bytes or not self.alone.prompt_tokens or not block:
             return None
         whole_tokens = self.alone.prompt_tokens // block * block
         return self.alone.stored_bytes / whole_tokens if whole_tokens else None

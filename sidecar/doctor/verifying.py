@@ -5,16 +5,16 @@ Rule: acts; what each figure means is decided in `gates`.
 
 from __future__ import annotations
 
-from sidecar.doctor.asking import risen_since
+from sidecar.doctor.asking import risen_since, standing
 from sidecar.doctor.counted import counted
 from sidecar.doctor.gates import Shown
 from sidecar.doctor.operators import metrics_of
 from sidecar.doctor.order import Fresh
 from sidecar.doctor.pulling import Party, Pulling
 from sidecar.doctor.reading import directed
-from sidecar.doctor.settle import steady
 from sidecar.remote.errors import RemoteError
 from sidecar.remote.prompts import NO_PULL
+from sidecar.remote.settling import settled
 
 # A sidecar counts a pull once it has read its engine's counters: once a second at most, within 2 s.
 _SETTLED_S = 5.0
@@ -40,7 +40,8 @@ async def _shown(pulling: Pulling, source: Party, consumer: Party) -> Shown:
         return Shown(source.name, consumer.name, why=in_the_way[1])
     before = await _directed(pulling, consumer)
     pull = await pulling.pull(source, consumer, prompt)
-    counted_more = await _counted(pulling, consumer, before)
+    # Where the answer tells it, its metrics need not be waited for.
+    counted_more = None if pull.directed or pull.skipped else await _counted(pulling, consumer, before)
     await pulling.keep(source, control)
     return Shown(
         source.name,
@@ -61,7 +62,7 @@ async def _kept(pulling: Pulling, source: Party, prompt: Fresh) -> float | None:
     again = await pulling.complete(source, prompt, NO_PULL)
     if again.cached_tokens is not None:
         return float(again.cached_tokens)
-    risen = await risen_since(before, source.remote, source.told, lambda now: now.local_tokens)
+    risen = await risen_since(before, source.remote, source.told, standing("local_tokens"))
     return risen.local_tokens
 
 
@@ -70,7 +71,7 @@ async def _directed(pulling: Pulling, consumer: Party) -> float | None:
     place = consumer.told.peer.operators
     if consumer.told.sidecar is None or place is None:
         return None
-    return directed(await metrics_of(place, pulling.order.trust))
+    return directed(await metrics_of(place, pulling.order.trust, pulling.order.timeout_s))
 
 
 async def _counted(pulling: Pulling, consumer: Party, before: float | None) -> float | None:
@@ -81,4 +82,4 @@ async def _counted(pulling: Pulling, consumer: Party, before: float | None) -> f
     async def more() -> float:
         return (await _directed(pulling, consumer) or 0.0) - before
 
-    return await steady(more, lambda now: now, _SETTLED_S)
+    return await settled(more, lambda now: now > 0, within_s=_SETTLED_S)

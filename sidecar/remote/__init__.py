@@ -4,7 +4,7 @@ Rule: HTTP only, over httpx's own client; every request has a bound.
 """
 
 from sidecar.remote.client import Remote, Trust, connected
-from sidecar.remote.errors import NoAnswer, Refused, RemoteError
+from sidecar.remote.errors import NoAnswer, Refused, RemoteError, Uncounted
 from sidecar.remote.facts import Facts
 from sidecar.remote.place import MalformedPlace, Place
 from sidecar.remote.prompts import Answered, Directive, Prompt, by_body, by_header
@@ -21,6 +21,7 @@ __all__ = [
     "Remote",
     "RemoteError",
     "Trust",
+    "Uncounted",
     "by_body",
     "by_header",
     "connected",

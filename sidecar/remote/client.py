@@ -17,16 +17,16 @@ from typing import Any
 import httpx
 
 from sidecar import bounded
-from sidecar.engine_counters import Counters, read
+from sidecar.engine_counters import Counters, read, spoiled
 from sidecar.remote import facts, prompts
-from sidecar.remote.errors import NoAnswer, Refused
-from sidecar.remote.facts import Facts
+from sidecar.remote.errors import NoAnswer, Refused, TooLate, Uncounted
+from sidecar.remote.facts import QUESTION_S, Facts
 from sidecar.remote.place import Place
 from sidecar.remote.prompts import NO_PULL, Answered, Directive, Prompt
+from sidecar.remote.telling import kind_of, told, why
+from sidecar.remote.texts import Unreadable, decoded, shown
 from sidecar.scraping import MAX_BYTES
 
-# Questions about itself an engine answers at once, unless a step of its model holds it up.
-QUESTION_S = 15.0
 CONNECT_S = 5.0
 # Engines close an idle connection after 5 s (uvicorn's default); ours is gone before that.
 _KEEPALIVE_S = 2.0
@@ -34,8 +34,8 @@ _KEEPALIVE_S = 2.0
 _MOST_BYTES = 16 * 1024 * 1024
 # A stream of one event per token, each of some 300 bytes: 200,000 tokens.
 _MOST_STREAMED_BYTES = 64 * 1024 * 1024
-# Of an error's text so much is shown.
-_SHOWN_CHARACTERS = 300
+# In every name of vLLM's metrics.
+_COUNTED = b"vllm:"
 # Answers that the sidecar makes itself carry it (contract section 9).
 _SIDECAR_ERROR = "x-sidecar-error"
 
@@ -60,11 +60,11 @@ class Trust:
 
 @asynccontextmanager
 async def connected(place: Place, trust: Trust, *, timeout_s: float) -> AsyncIterator[Remote]:
-    """A Remote whose completions take at most `timeout_s`."""
+    """A Remote whose completions take at most `timeout_s`, and questions QUESTION_S of it."""
     async with httpx.AsyncClient(
         verify=trust.verify() if place.scheme == "https" else False,
         headers={**bounded.IDENTITY, **trust.headers},
-        timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
+        timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
         limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S),
         trust_env=False,
     ) as client:
@@ -77,17 +77,23 @@ class Remote:
     def __init__(self, place: Place, client: httpx.AsyncClient, timeout_s: float) -> None:
         self.place = place
         self._client, self._timeout_s = client, timeout_s
+        self._question_s = min(QUESTION_S, timeout_s)
 
     async def facts(self) -> Facts:
         """What it says of itself; what it does not say is None. Raises NoAnswer when it is not there."""
-        model, root, limit = facts.of_models(await self._json("/v1/models"))
+        listed, unlisted = await self._json("/v1/models")
+        model, root, limit = facts.of_models(listed)
+        if model is None and unlisted is None:
+            unlisted = "names no model that can be printed at /v1/models"
+        version, _ = await self._json("/version")
         return Facts(
             model=model,
             root=root,
             max_model_tokens=limit,
-            version=facts.of_version(await self._json("/version")),
+            version=facts.of_version(version),
             through_sidecar=await self.is_sidecar(),
             cache=facts.cache_labels(await self.metrics()),
+            unlisted=unlisted,
         )
 
     async def is_sidecar(self) -> bool:
@@ -108,17 +114,22 @@ class Remote:
         headers = {"content-type": "application/json", **headers}
         response = await self._whole("POST", path, self._timeout_s, content=content, headers=headers)
         if response.status_code != 200:
-            raise self._refusal(response.status_code, response.content)
+            raise self._refusal(response)
         return response
 
     async def metrics(self) -> bytes:
         """The text of `/metrics`; empty where there is none. Raises NoAnswer."""
-        answer = await self._whole("GET", "/metrics", QUESTION_S, most_bytes=MAX_BYTES)
+        answer = await self._whole("GET", "/metrics", self._question_s, most_bytes=MAX_BYTES)
         return answer.content if answer.status_code == 200 else b""
 
     async def counters(self) -> Counters:
-        """The counters that prove a pull. Raises NoAnswer."""
-        return read(await self.metrics())
+        """The counters that prove a pull. Raises NoAnswer, or Uncounted where they are no counters."""
+        metrics = await self.metrics()
+        if wrong := spoiled(metrics):
+            raise Uncounted(f"{self.place.url}: no counter is {shown(wrong)}")
+        if _COUNTED not in metrics:
+            raise Uncounted(f"{self.place.url}: serves no metrics of vLLM's at /metrics")
+        return read(metrics)
 
     async def complete(
         self, model: str, prompt: Prompt, directive: Directive = NO_PULL, *, max_tokens: int = 1
@@ -133,8 +144,7 @@ class Remote:
                     "POST", f"{self.place.url}{prompts.PATH}", content=content, headers=headers
                 ) as response:
                     if response.status_code != 200:
-                        content = await bounded.whole(response, _MOST_BYTES)
-                        raise self._refusal(response.status_code, content)
+                        raise self._refusal(await _read(response, _MOST_BYTES))
                     return await self._streamed(response, began_s)
 
     async def _streamed(self, response: httpx.Response, began_s: float) -> Answered:
@@ -145,46 +155,49 @@ class Remote:
             if not line.startswith(b"data:"):
                 continue
             event = line[5:].strip()
-            if prompts.error_of(event):
-                raise self._refusal(200, event)
+            if said := prompts.error_of(event):
+                status = prompts.code_of(event) or response.status_code
+                raise Refused(f"{self.place.url}: answered {status}: {said}", status)
             if ttft_s is None and prompts.has_token(event):
                 ttft_s = monotonic() - began_s
             usage = prompts.usage_of(event) or usage
         if ttft_s is None or usage is None:
-            raise NoAnswer(f"{self.place.url}: the stream ended without a token or without its usage")
+            kind = kind_of(response)
+            raise NoAnswer(f"{self.place.url}: answered 200 ({kind}) without a token or without its usage")
         total_ms = (monotonic() - began_s) * 1000
         return Answered(ttft_s * 1000, total_ms, *usage, headers=dict(response.headers))
 
-    async def _json(self, path: str) -> Any:
-        """The decoded answer to a GET; None when it is no JSON or not found."""
+    async def _json(self, path: str) -> tuple[Any, str | None]:
+        """The decoded answer to a GET, or None and why it is none, in words."""
         answer = await self._asked("GET", path)
+        if not answer.is_success:
+            return None, f"answered {told(answer)} at {path}"
         try:
-            return answer.json() if answer.is_success else None
-        except ValueError:
-            return None
+            return decoded(answer.content), None
+        except Unreadable as unreadable:
+            return None, f"answered {told(answer)} at {path}: {unreadable}"
 
     async def _asked(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
         headers = {"content-type": "application/json"} if content is not None else {}
-        return await self._whole(method, path, QUESTION_S, content=content, headers=headers)
+        return await self._whole(method, path, self._question_s, content=content, headers=headers)
 
     async def _whole(
         self, method: str, path: str, within_s: float, *, most_bytes: int | None = None, **asked: Any
     ) -> httpx.Response:
         """An answer that has been read. asked: content and headers, as httpx takes them. Raises NoAnswer."""
-        asked["timeout"] = httpx.Timeout(within_s, connect=CONNECT_S)
+        asked["timeout"] = httpx.Timeout(within_s, connect=min(CONNECT_S, within_s))
         with self._named(within_s):
             async with (
                 asyncio.timeout(within_s),
                 self._client.stream(method, f"{self.place.url}{path}", **asked) as response,
             ):
-                content = await bounded.whole(response, most_bytes or _MOST_BYTES)
-        return httpx.Response(response.status_code, headers=response.headers, content=content)
+                return await _read(response, most_bytes or _MOST_BYTES)
 
-    def _refusal(self, status: int, content: bytes) -> Refused:
-        said = prompts.error_of(content) or content.decode("utf-8", "replace")
-        if status == 200:
-            status = prompts.code_of(content) or status
-        return Refused(f"{self.place.url}: answered {status}: {said[:_SHOWN_CHARACTERS]}", status)
+    def _refusal(self, answer: httpx.Response) -> Refused:
+        """In its own words where they are an error's; of any other body nothing is repeated."""
+        said = prompts.error_of(answer.content)
+        answered = f"{answer.status_code}: {said}" if said else told(answer)
+        return Refused(f"{self.place.url}: answered {answered}", answer.status_code)
 
     @contextmanager
     def _named(self, timeout_s: float) -> Iterator[None]:
@@ -192,11 +205,23 @@ class Remote:
         try:
             yield
         except httpx.ConnectTimeout:
-            raise NoAnswer(f"{self.place.url}: no connection within {CONNECT_S:g} s") from None
+            within_s = min(CONNECT_S, timeout_s)
+            raise NoAnswer(f"{self.place.url}: no connection within {within_s:g} s") from None
         except (httpx.TimeoutException, TimeoutError):
-            raise NoAnswer(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
-        except (httpx.HTTPError, OSError) as error:
-            raise NoAnswer(f"{self.place.url}: {str(error) or type(error).__name__}") from None
+            raise TooLate(f"{self.place.url}: no whole answer within {timeout_s:g} s") from None
+        except (
+            httpx.InvalidURL,
+            UnicodeError,
+        ):  # RFC 5891: a label of xn-- and no name
+            raise NoAnswer(f"{self.place.url}: no name service knows such a host") from None
+        except (httpx.HTTPError, OSError) as error:  # httpx's repeat lines of a peer that are no HTTP
+            raise NoAnswer(f"{self.place.url}: {why(error)}") from None
+
+
+async def _read(response: httpx.Response, most_bytes: int) -> httpx.Response:
+    """The whole of it. Raises as `bounded.whole`."""
+    content = await bounded.whole(response, most_bytes)
+    return httpx.Response(response.status_code, headers=response.headers, content=content)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:

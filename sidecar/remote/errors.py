@@ -14,6 +14,14 @@ class NoAnswer(RemoteError):
     """No connection, or no whole answer in time."""
 
 
+class TooLate(NoAnswer):
+    """A connection, and no whole answer in time."""
+
+
+class Uncounted(RemoteError):
+    """What it has counted cannot be told from its answer."""
+
+
 class Refused(RemoteError):
     """It answered, and said no. status: HTTP's, or of a stream's error event its code."""
 

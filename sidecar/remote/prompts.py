@@ -13,6 +13,7 @@ from typing import Any
 
 from sidecar.endpoint import Endpoint
 from sidecar.headers import KV_SOURCE
+from sidecar.remote.texts import Unreadable, decoded, shown
 
 PATH = "/v1/completions"
 
@@ -99,7 +100,7 @@ def error_of(content: bytes) -> str | None:
         return None
     nested = value.get("error")
     message = nested.get("message") if isinstance(nested, dict) else nested or value.get("message")
-    return str(message) if message else None
+    return shown(message) if isinstance(message, str) and message else None
 
 
 def code_of(content: bytes) -> int | None:
@@ -107,16 +108,22 @@ def code_of(content: bytes) -> int | None:
     value = _object(content) or {}
     nested = value.get("error")
     code = nested.get("code") if isinstance(nested, dict) else value.get("code")
-    return code if isinstance(code, int) and not isinstance(code, bool) else None
+    return code if isinstance(code, int) and 100 <= code <= 599 else None
 
 
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
+        value = decoded(content)
+    except Unreadable:
         return None
     return value if isinstance(value, dict) else None
 
 
+# No prompt has as many tokens; what is said beyond it is no count.
+_MOST_TOKENS = 1_000_000_000
+
+
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return (
+        value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else 0
+    )

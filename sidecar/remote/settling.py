@@ -1,4 +1,4 @@
-"""Waits until an engine's counters have caught up with an answer.
+"""Waits until what an engine counts has caught up with an answer.
 
 Rule: acts; bounded. An engine publishes what a step did with a later step: seen on vLLM 0.32 some tens of
 milliseconds after the answer, and over a second on busy cores.
@@ -9,26 +9,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import TypeVar
 
-from sidecar.engine_counters import Counters
+WITHIN_S = 2.0
+"""Seen up to 1.5 s on busy cores."""
+EVERY_S = 0.05
+"""A look reads some 100 KB; answers of real models take longer."""
 
-# Seen up to 1.5 s on busy cores.
-WITHIN_S = 5.0
-_EVERY_S = 0.03
+T = TypeVar("T")
 
 
 async def settled(
-    counters: Callable[[], Awaitable[Counters]],
-    enough: Callable[[Counters], bool],
-    *,
-    within_s: float = WITHIN_S,
-) -> Counters:
-    """The counters once `enough` holds of them and one more look, or as they are after `within_s`."""
-    end_s = monotonic() + within_s
-    seen = False
+    look: Callable[[], Awaitable[T]], of: Callable[[T], object], *, within_s: float | None = None
+) -> T:
+    """The first look of which `of` is true and equal to the look before, or the last one in time.
+
+    `of` gives a counter that has to rise and stand, or whether something holds, which it has to twice.
+    within_s: WITHIN_S if not given.
+    """
+    end_s = monotonic() + (WITHIN_S if within_s is None else within_s)
+    before: object = None
     while True:
-        now = await counters()
-        if seen or monotonic() >= end_s:
-            return now
-        seen = enough(now)
-        await asyncio.sleep(_EVERY_S)
+        seen = await look()
+        value = of(seen)
+        if (value and value == before) or monotonic() >= end_s:
+            return seen
+        before = value
+        await asyncio.sleep(EVERY_S)

@@ -24,7 +24,8 @@ def test_tokens_and_bytes_are_those_of_the_legs_and_a_warm_pull() -> None:
     # 2 for each leg and the warm pull, and one that looks which prompts are taken.
     assert told.requests == 11
     # Where the warm pull is tried three times, and so are prompts.
-    assert told.most_s == (11 + 4 + 2) * 120
+    # With each leg three waits for counters, of 15 s together, and five looks at them, of 15 s at most each.
+    assert told.most_s == (11 + 4 + 2) * 120 + (4 + 3) * (15 + 5 * 15)
     assert 13_006 / 25_000 < told.seconds < 13_006 / 25_000 + 5 * 0.5 + 0.1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import yaml
 
@@ -76,3 +77,10 @@ def test_without_a_threshold_the_snippet_is_a_comment() -> None:
     snippet = as_epp(report([bad(Kind.PULL, Verdict.NOTHING, "x")]))
     assert snippet.splitlines()[1] == "# no threshold: no pull ever moved its prefix"
     assert yaml.safe_load(snippet) is None
+
+
+def test_a_models_name_is_no_format() -> None:
+    made = report(legs_of_profile("glm"))
+    named = replace(made, setting=replace(made.setting, model="{0} {nope}"))
+    assert as_epp(named).splitlines()[0].startswith("# sidecar calibrate, {0} {nope}: ")
+    assert yaml.safe_load(as_epp(named)) == yaml.safe_load(as_epp(made))

@@ -53,3 +53,25 @@ def test_a_rank_that_moves_nothing_is_not_made_up_for_by_another() -> None:
 
 def test_a_good_end_has_no_causes() -> None:
     assert causes(Outcome.CROSSES, PAIR, []) == []
+
+
+UNUSABLE = bad(Kind.PULL, Verdict.UNUSABLE, "its counters fell meanwhile")
+
+
+def test_counters_that_cannot_be_used_are_neither_a_pull_that_moved_nothing_nor_contamination() -> None:
+    assert outcome([], [UNUSABLE] * 3, None) is Outcome.UNUSABLE
+    controls = [measured(n, Kind.RECOMPUTE, 2048, 50.0) for n in range(3)]
+    spoiled = [replace(one, verdict=Verdict.UNUSABLE) for one in controls]
+    moved = [measured(n, Kind.PULL, 2048, 50.0) for n in range(4)]
+    assert outcome([*moved, *spoiled], [], None) is Outcome.UNUSABLE
+    assert causes(Outcome.UNUSABLE, PAIR, spoiled)[1].startswith("one of the URLs is of several engines")
+
+
+def test_a_single_leg_whose_counters_fell_is_set_aside() -> None:
+    moved = [measured(n, Kind.PULL, 2048, 50.0) for n in range(4)]
+    assert outcome([*moved, UNUSABLE], [], None) is Outcome.UNCLEAR
+
+
+def test_a_consumer_that_has_what_only_the_source_was_sent_is_the_source() -> None:
+    had = bad(Kind.PULL, Verdict.HAD_IT, "2,048 tokens were in the consumer's own cache")
+    assert causes(Outcome.NO_PULL, PAIR, [had])[0].endswith("both URLs lead to one engine")

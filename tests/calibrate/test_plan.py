@@ -29,7 +29,7 @@ def test_lengths_are_whole_blocks_under_the_limit(
 
 
 def test_where_no_block_fits_nothing_can_be_run() -> None:
-    with pytest.raises(NoLength, match="no length has a whole block of 64 tokens"):
+    with pytest.raises(NoLength, match="--lengths: none has a whole block of 64 tokens"):
         usable((2048,), 64, 65)
 
 
@@ -48,3 +48,9 @@ def test_the_order_is_random_and_a_seed_gives_it_again() -> None:
 
     assert kinds(1) == kinds(1)
     assert len({tuple(kinds(seed)) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize("limit_tokens", [1, 2, 17])
+def test_a_limit_without_room_for_a_block_leaves_no_length(limit_tokens: int) -> None:
+    with pytest.raises(NoLength):
+        usable((512,), 16, limit_tokens)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import pty
+import struct
+import termios
+
+import pytest
 
 from sidecar.calibrate.plan import Kind, Leg
-from sidecar.calibrate.progress import Progress
+from sidecar.calibrate.progress import Progress, columns
 from sidecar.calibrate.verdicts import Measured, Rise, Verdict
 
 LEGS = [Leg(n, 0, Kind.PULL, 2048) for n in range(40)]
@@ -17,7 +23,7 @@ def over(leg: Leg) -> Measured:
 
 def test_on_a_terminal_one_line_is_written_over_and_cleared() -> None:
     stream = io.StringIO()
-    progress = Progress(LEGS, stream, True)
+    progress = Progress(LEGS, stream, 120)
     progress(over(Leg(-2, -1, Kind.PULL, 2048)))
     for leg in LEGS[:20]:
         progress(over(leg))
@@ -33,7 +39,7 @@ def test_on_a_terminal_one_line_is_written_over_and_cleared() -> None:
 
 def test_elsewhere_there_is_a_line_for_each_tenth_of_the_work() -> None:
     stream = io.StringIO()
-    progress = Progress(LEGS, stream, False)
+    progress = Progress(LEGS, stream, 0)
     for leg in LEGS:
         progress(over(leg))
     progress.end()
@@ -41,3 +47,21 @@ def test_elsewhere_there_is_a_line_for_each_tenth_of_the_work() -> None:
     assert 8 <= len(lines) <= 11
     assert lines[-1] == "sidecar calibrate: 40/40 legs  2,048 tokens pull: moved, 42.1 ms"
     assert "\r" not in stream.getvalue()
+
+
+def test_a_line_is_not_wider_than_the_terminal_since_a_wrapped_one_could_not_be_written_over() -> None:
+    stream = io.StringIO()
+    progress = Progress(LEGS, stream, 40)
+    progress(over(LEGS[0]))
+    assert stream.getvalue() == f"\r\x1b[K[█{'·' * 23}]   2%  1/40 l"
+
+
+def test_the_columns_are_those_of_a_terminal_that_can_clear_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 132, 0, 0))
+    monkeypatch.setenv("TERM", "xterm")
+    with open(outer, "w"), open(inner, "w") as stream:
+        assert columns(stream) == 132
+        monkeypatch.setenv("TERM", "dumb")
+        assert columns(stream) == 0
+    assert columns(io.StringIO()) == 0

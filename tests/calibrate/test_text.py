@@ -100,7 +100,8 @@ def test_an_interrupted_run_says_how_far_it_came() -> None:
 
 def test_a_run_that_could_not_go_on_says_why() -> None:
     told = text(report(legs_of_profile("glm"), Outcome.UNREACHABLE, "http://a:8000: gone"))
-    assert told.startswith("FAILED: an engine does not answer, stopped answering, or refuses the requests\n")
+    sentence = "an engine does not answer, or not as engines do, or refuses the requests"
+    assert told.startswith(f"FAILED: {sentence}\n")
     assert told.endswith("stopped        http://a:8000: gone")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.calibrate.plan import Kind
-from sidecar.calibrate.verdicts import Rise, Verdict, judged, risen
+from sidecar.calibrate.verdicts import Rise, Verdict, fallen, judged, risen
 from sidecar.engine_counters import Counters
 from sidecar.remote import Answered
 
@@ -59,3 +59,21 @@ def test_series_that_appear_with_the_leg_rise_from_zero() -> None:
 
 def test_what_no_engine_counts_is_not_known() -> None:
     assert risen(Counters(), Counters(), (Counters(), Counters())) == Rise()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fell"),
+    [
+        (Counters(pulled_bytes=9), Counters(pulled_bytes=9), False),
+        (Counters(pulled_bytes=9), Counters(pulled_bytes=8), True),
+        # A labelled series is not there until it is used: an engine that was started again has none.
+        (Counters(stored_bytes=9), Counters(), True),
+        (Counters(stored_bytes=0), Counters(), False),
+        (Counters(), Counters(pulled_bytes=9), False),
+        (Counters(fetching=2, deferred=2), Counters(fetching=1, deferred=1), False),
+    ],
+)
+def test_a_counter_that_falls_is_known_from_one_that_stands(
+    before: Counters, after: Counters, fell: bool
+) -> None:
+    assert fallen(before, after) is fell

@@ -63,7 +63,13 @@ async def doctor(*argv: str) -> Ran:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = await asyncio.to_thread(main, argv)
-    return Ran(code, out.getvalue(), err.getvalue())
+    return _seen(Ran(code, out.getvalue(), err.getvalue()))
+
+
+def _seen(ran: Ran) -> Ran:
+    """The same, printed too, for whoever reads why a test fails."""
+    print(ran.out, ran.err)
+    return ran
 
 
 async def started(*argv: str) -> asyncio.subprocess.Process:
@@ -81,7 +87,7 @@ async def ended(process: asyncio.subprocess.Process) -> Ran:
     async with asyncio.timeout(60):
         out, err = await process.communicate()
     assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
+    return _seen(Ran(process.returncode, out.decode(), err.decode()))
 
 
 @asynccontextmanager
@@ -100,6 +106,13 @@ def named(engines: list[Engine], urls: list[str]) -> list[str]:
     ends = [f"{engine.p2p_host}:{engine.p2p_port or 9}" for engine in engines]
     p2p = [f"--p2p={url}={end}" for url, end in zip(urls, ends, strict=True)]
     return [f"--peers={','.join(urls)}", *p2p, f"--prompt-tokens={PROMPT_TOKENS}"]
+
+
+def at(flags: list[str], name: str, end: str) -> list[str]:
+    """The same flags, of which one peer's P2P tier is somewhere else."""
+    p2p = [index for index, flag in enumerate(flags) if flag.startswith("--p2p=")]
+    changed = p2p[ord(name) - ord("A")]
+    return [f"--p2p={name}={end}" if index == changed else flag for index, flag in enumerate(flags)]
 
 
 @asynccontextmanager

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from sidecar.doctor.asking import answers_of, facts_of
 from sidecar.doctor.order import Fresh, Order
+from sidecar.doctor.told import Families
 from sidecar.remote.client import Remote, Trust
 from tests.doctor.made import peer, told
 
@@ -45,6 +47,19 @@ async def test_one_that_takes_no_token_ids_is_asked_in_words() -> None:
     assert found.answers_kept is None
 
 
+@pytest.mark.parametrize("tokens", [None, "many", -16, 0, True, 1e3, 3, 10**12])
+async def test_usage_that_does_not_count_the_ids_it_was_sent_tells_no_length(tokens: Any) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, text="")
+        return httpx.Response(200, json={"choices": [{"text": " a"}], "usage": {"prompt_tokens": tokens}})
+
+    one = told(alone=None, families=Families())
+    found, _ = await answers_of(one, remote(answer), Fresh((11, 12)))
+    assert found.alone is not None
+    assert (found.alone.prompt_tokens, found.kv_token_bytes, found.answers_kept) == (None, None, None)
+
+
 async def test_a_refusal_is_kept_in_its_own_words_and_without_the_url() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
@@ -59,6 +74,24 @@ async def test_one_that_tells_nothing_is_no_failure() -> None:
     found = await facts_of(peer(), remote(lambda _: httpx.Response(404, text="no")), ORDER)
     assert (found.failure, found.facts.model, found.configuration, found.ahead_s) == (None, None, None, None)
     assert found.unready == "/health answers 404"
+
+
+@pytest.mark.parametrize(("misses", "ready"), [(1, True), (2, True), (3, False)])
+async def test_one_that_misses_a_look_is_asked_again(misses: int, ready: bool) -> None:
+    looks: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(400, headers={"x-sidecar-error": "bad_request"})
+        if request.url.path != "/ready":
+            return httpx.Response(200, text="")
+        looks.append("look")
+        late = {"message": "not ready: the engine does not answer within 0.8 s"}
+        return httpx.Response(200) if len(looks) > misses else httpx.Response(503, json=late)
+
+    found = await facts_of(peer(), remote(answer), ORDER)
+    assert found.unready == (None if ready else "the engine does not answer within 0.8 s")
+    assert len(looks) == min(misses + 1, 3)
 
 
 async def test_one_that_is_not_there_is_a_failure() -> None:

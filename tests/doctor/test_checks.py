@@ -13,6 +13,7 @@ from sidecar.doctor.fronts import directed_port, fronted
 from sidecar.doctor.told import Configuration, Families, Port, SidecarTold, Source, Tier, Told
 from sidecar.endpoint import Endpoint
 from sidecar.remote.facts import Facts
+from sidecar.remote.place import Place
 from tests.doctor.made import CACHE, told
 
 P2P = Endpoint("10.0.0.1", 7777)
@@ -58,6 +59,7 @@ UNTOLD: dict[str, dict[str, Any]] = {
     "token details": {"alone": None, "unready": "x"},
     "clock": {"ahead_s": None},
     "parameter names": {"facts": Facts()},
+    "connector": {"families": Families(untold=True)},
 }
 
 
@@ -180,10 +182,32 @@ def test_a_sidecar_at_another_p2p_port_is_named() -> None:
 
 
 def test_a_sidecar_of_a_rank_directs_to_that_ranks_port() -> None:
-    second = replace(front(), peer=replace(front().peer, p2p=Endpoint("10.0.0.1", 7778), rank=1))
+    own = front(**{"data-parallel-size": "2"})
+    second = replace(own, peer=replace(own.peer, p2p=Endpoint("10.0.0.1", 7778), rank=1))
     assert [finding for finding in fronted(second) if finding.check == "P2P port"] == []
-    assert (directed_port(front(), second), directed_port(second, front())) == (7778, 7777)
+    ranks = {"data-parallel-size": "2", "port": "8000"}
+    at_8001 = replace(second, peer=replace(second.peer, place=Place("http", Endpoint("10.0.0.1", 8001))))
+    assert directed_port(front(**ranks), at_8001) == 7778
+    assert directed_port(front(**ranks), front()) == 7777
     assert directed_port(told(), second) is None
+
+
+@pytest.mark.parametrize("beside", [-1, 1, 40])
+def test_a_sidecar_of_one_rank_directs_to_its_one_port_whatever_stands_beside_it(beside: int) -> None:
+    one = front(**{"port": "8000"})
+    place = Place("http", Endpoint("10.0.0.1", 8000 + beside))
+    neighbour = replace(
+        front(port=str(8000 + beside)), peer=replace(one.peer, place=place, rank=max(0, beside))
+    )
+    assert (directed_port(one, neighbour), directed_port(neighbour, one)) == (7777, 7777)
+    assert [finding for finding in fronted(neighbour) if finding.check == "P2P port"] == []
+
+
+@pytest.mark.parametrize("text", ["", "x", "٣", "9" * 5000, "-1"])
+def test_a_setting_that_is_no_number_is_not_told(text: str) -> None:
+    odd = front(**{"p2p-connector-port": text, "data-parallel-size": text})
+    assert directed_port(odd, odd) is None
+    assert of("DP ports", odd).severity is Severity.FINE
 
 
 def test_a_sidecar_fits_a_multi_connector_with_either_of_its_halves() -> None:

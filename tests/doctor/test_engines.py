@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.bench import HOSTS, PROMPT_TOKENS, doctor, ended, peers, started
+from tests.doctor.bench import HOSTS, PROMPT_TOKENS, at, doctor, ended, peers, started
 from tests.lab.bench import KV_BYTES, cached, complete, kv_source, prompt
 from tests.test_answers import closed_port
 
@@ -40,7 +40,7 @@ async def test_between_healthy_engines_every_pull_moves_and_nothing_is_found() -
 
 async def test_the_report_is_text_within_80_columns_and_without_colours_where_nobody_looks() -> None:
     async with peers({}, {}, {"hash_seed": "7"}) as (_, flags):
-        ran = await ended(await started(*flags, "--max-pairs=2"))
+        ran = await doctor(*flags, "--max-pairs=2")
     assert ran.code == 3
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -97,7 +97,7 @@ async def test_other_weights_are_seen_by_the_text_and_told_by_the_revision() -> 
 async def test_a_dead_p2p_port_is_named_to_no_engine() -> None:
     async with peers({}, {}) as ([a, b], flags):
         dead = closed_port()
-        ran = await doctor(*flags, f"--p2p=B={HOSTS[1]}:{dead}", "--json")
+        ran = await doctor(*at(flags, "B", f"{HOSTS[1]}:{dead}"), "--json")
 
         assert ran.code == 3
         assert ran.verdicts() == {"A to B": "moved", "B to A": "unreachable"}
@@ -196,7 +196,7 @@ async def test_pairs_beyond_the_limit_are_said_to_be_left_out() -> None:
 
 async def test_two_peers_at_one_p2p_address_are_not_tried() -> None:
     async with peers({}, {}) as ([a, _], flags):
-        ran = await doctor(*flags, f"--p2p=B={a.p2p_host}:{a.p2p_port}", "--json")
+        ran = await doctor(*at(flags, "B", f"{a.p2p_host}:{a.p2p_port}"), "--json")
     assert ran.code == 3
     assert ran.found() == [("error", "A B", "P2P address")]
     assert ran.verdicts() == {"A to B": "untried", "B to A": "untried"}

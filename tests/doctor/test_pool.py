@@ -55,12 +55,17 @@ async def test_what_is_missing_is_one_line(api: KubeApi) -> None:
     lonely = await doctor(*FLAGS)
     api.refusals = [403]
     forbidden = await doctor(*FLAGS)
-    assert {ran.code for ran in (absent, empty, lonely, forbidden)} == {2}
+    api.put(POOLS, {"metadata": {"name": "pool", "namespace": "ns", "resourceVersion": "1"}, "spec": 7})
+    unreadable = await doctor(*FLAGS)
+    assert {ran.code for ran in (absent, empty, lonely, forbidden, unreadable)} == {2}
     assert absent.err == "sidecar doctor: --inference-pool: ns/pool does not exist\n"
     assert empty.err == "sidecar doctor: --inference-pool: ns/pool has no pod with an address\n"
     assert lonely.err == "sidecar doctor: --inference-pool: 1 peer, and it takes two to pull\n"
     assert forbidden.err == (
         "sidecar doctor: --inference-pool: the Kubernetes API answered 403: refused by the script\n"
+    )
+    assert unreadable.err.startswith(
+        "sidecar doctor: --inference-pool: the Kubernetes API's answer cannot be read: ValidationError: "
     )
 
 

@@ -49,6 +49,11 @@ async def test_of_another_machine_loopback_is_not_asked(monkeypatch: pytest.Monk
     assert found.why
 
 
+async def test_a_host_that_can_have_no_address_is_shut() -> None:
+    found = await ports.port(Endpoint("a" * 64, 1))  # RFC 1035: a label too long by one
+    assert (found.open, found.why) == (False, "no name service knows such a host")
+
+
 async def test_a_rank_beyond_the_last_port_is_not_tried() -> None:
     peer = Peer("A", Place("http", Endpoint("127.0.0.1", 1)), Endpoint("127.0.0.1", 65535))
     assert len(await ports.tried(peer, 4)) == 1

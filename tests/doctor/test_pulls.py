@@ -27,10 +27,19 @@ from tests.doctor.made import CACHE, told
         ({"moved_bytes": 0.0, "looked_up": True}, Verdict.NOTHING),
         ({"moved_bytes": 0.0, "looked_up": False}, Verdict.REFUSED),
         ({"moved_bytes": 0.0, "looked_up": None}, Verdict.NOTHING),
-        # What its own cache gave is no pull.
-        ({"moved_bytes": 0.0, "cached_tokens": 1024, "looked_up": True}, Verdict.NOTHING),
+        # Nobody has seen the prompt before: the counters are late, another engine's, or the store is shared.
+        ({"moved_bytes": 0.0, "cached_tokens": 1024, "looked_up": True}, Verdict.UNCLEAR),
+        ({"moved_bytes": 0.0, "moved_tokens": 1024.0}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "cached_tokens": 0}, Verdict.UNCLEAR),
+        ({"moved_bytes": 0.0, "cached_tokens": 0}, Verdict.NOTHING),
         ({"cached_tokens": 0}, Verdict.NOTHING),
-        ({}, Verdict.NOTHING),
+        ({}, Verdict.UNCLEAR),
+        # More than could come: others pull too, and only an answer tells what is its own.
+        ({"moved_bytes": 1e6, "moved_tokens": 5000.0}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "moved_tokens": 5000.0, "cached_tokens": 1024}, Verdict.MOVED),
+        ({"moved_bytes": 1e6, "cached_tokens": 1024, "usage": "no count"}, Verdict.UNCLEAR),
+        ({"cached_tokens": 0, "faults": ("NaN",)}, Verdict.UNCLEAR),
+        ({"moved_bytes": 0.0, "looked_up": None, "source_faults": ("NaN",)}, Verdict.NOTHING),
         ({"skipped": "source_is_self"}, Verdict.REFUSED),
         ({"failure": "500"}, Verdict.REFUSED),
         ({"hung_s": 20.0}, Verdict.HANGS),
@@ -38,6 +47,10 @@ from tests.doctor.made import CACHE, told
 )
 def test_a_pull_is_judged_by_what_was_counted(other: dict[str, Any], verdict: Verdict) -> None:
     assert judged(Pull(1024, **other)) is verdict
+
+
+def test_of_a_prompt_without_a_whole_block_nothing_is_known() -> None:
+    assert judged(Pull(0, 0, 0.0)) is Verdict.UNCLEAR
 
 
 def test_few_pairs_have_every_peer_once_as_source_and_once_as_consumer() -> None:
@@ -59,6 +72,7 @@ def test_the_rate_is_of_the_second_pull() -> None:
         (1000, [16, None], [None], 993),
         (1024, [None], [512], 257),
         (10, [64], [131072], 257),
+        (64, [10**9], [None], 65),  # what no engine has, and no memory
     ],
 )
 def test_a_prompt_fills_whole_blocks_and_one_token_more(
@@ -70,6 +84,7 @@ def test_a_prompt_fills_whole_blocks_and_one_token_more(
 def test_a_fresh_prompt_has_two_forms() -> None:
     fresh = Fresh.of(3)
     assert fresh != Fresh.of(3)
+    assert sorted(fresh.shuffled().ids) == sorted(fresh.ids)
     assert fresh.form(as_text=False) == fresh.ids
     assert fresh.form(as_text=True) == " ".join(f"w{one}" for one in fresh.ids)
 

@@ -48,7 +48,19 @@ def test_names_of_metrics_tell_the_connectors_and_the_ranks() -> None:
     old = METRICS.replace("chunk_queries", "block_queries")
     assert reading.families(old) == Families(tiering=True, ranks=2, old_names=True)
     assert reading.families("# TYPE vllm:nixl_bytes_transferred histogram\n") == Families(nixl=True)
-    assert reading.families("") == Families()
+    assert reading.families("\n") == Families(untold=True)
+    many = "".join(f'vllm:cache_config_info{{engine="{rank}"}} 1\n' for rank in range(999))
+    assert reading.families(many).ranks == 64
+
+
+@pytest.mark.parametrize("value", [10**400, 1e300, -1, float("inf"), float("nan"), True, "7", 0.5])
+def test_a_size_that_none_can_have_is_not_told(value: Any) -> None:
+    extra = {"cpu_bytes_to_use": value, "secondary_tiers": [{"type": "p2p", "port": value}]}
+    told = reading.configuration(
+        info({"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra})
+    )
+    assert told is not None
+    assert (told.tier_bytes, told.tier) == (None, Tier())
 
 
 def test_counters_are_summed_over_ranks_and_taken_by_their_older_names_too() -> None:
@@ -62,9 +74,41 @@ def test_counters_are_summed_over_ranks_and_taken_by_their_older_names_too() -> 
 
 def test_a_rise_is_zero_where_the_connector_counts_and_nothing_was_counted() -> None:
     before, after = Counted(stored_bytes=5.0), Counted(stored_bytes=9.0, looked_up=2.0)
-    assert rise(before, after, tiering=True) == Counted(0.0, 0.0, None, 0.0, 4.0, 2.0, 0.0)
+    assert rise(before, after, tiering=True) == Counted(0.0, None, None, 0.0, 4.0, 2.0, 0.0)
     assert rise(before, after, tiering=False) == Counted(stored_bytes=4.0, looked_up=2.0)
-    assert rise(after, before, tiering=True).stored_bytes == 0.0  # the engine was started again
+
+
+def test_counters_that_fell_or_are_gone_say_nothing_and_why() -> None:
+    before, after = Counted(stored_bytes=9.0, looked_up=2.0), Counted(stored_bytes=5.0)
+    risen = rise(before, after, tiering=True)
+    assert (risen.stored_bytes, risen.looked_up, risen.pulled_bytes) == (None, None, 0.0)
+    assert risen.faults == {
+        "stored_bytes": "vllm:kv_offload_store_bytes_total fell from 9 to 5",
+        "looked_up": "vllm:kv_offload_tiering_chunk_queries_total is gone",
+    }
+    assert risen.of("looked_up", "pulled_bytes") == (risen.faults["looked_up"],)
+    assert Counted(written_bytes=96.0, faults={"stored_bytes": "x"}).given_bytes is None
+    huge = Counted(stored_bytes=1e308 * 10)
+    assert list(rise(Counted(), huge, tiering=True).faults) == ["stored_bytes"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-5", "many"])
+def test_a_sample_that_is_no_count_is_no_zero(value: str) -> None:
+    spoilt = counted(METRICS.replace("3.2768e+04", value).replace(" 7.0", f" {value}").encode())
+    risen = rise(counted(METRICS.encode()), spoilt, tiering=True)
+    assert (risen.stored_bytes, risen.looked_up, risen.pulled_bytes) == (None, None, 0.0)
+    assert risen.of("stored_bytes", "looked_up") == (
+        f"vllm:kv_offload_store_bytes_total {value}",
+        f"vllm:kv_offload_tiering_chunk_queries_total {value}",
+    )
+
+
+def test_of_metrics_that_came_empty_nothing_is_taken_for_zero() -> None:
+    for before, after in ((b"", METRICS.encode()), (METRICS.encode(), b"")):
+        risen = rise(counted(before), counted(after), tiering=True)
+        assert risen == Counted(faults=risen.faults)
+        assert risen.of("pulled_bytes") == ("/metrics gave nothing",)
+    assert rise(counted(b""), counted(b""), tiering=False) == Counted()  # one that has no such connector
 
 
 def test_what_was_given_is_what_was_written_for_peers_and_not_stored() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.debug.serving import debugging
-from tests.doctor.bench import OFFLOADING, PROMPT_TOKENS, Ran, doctor, ended, peers, pods, started
+from tests.doctor.bench import OFFLOADING, PROMPT_TOKENS, Ran, at, doctor, peers, pods
 from tests.lab.bench import KV_BYTES
 from tests.test_answers import closed_port
 
@@ -37,7 +37,7 @@ async def test_between_healthy_pods_pulls_move_and_their_sidecars_tell_how_they_
 
 async def test_all_five_gates_pass_between_healthy_pods() -> None:
     async with pods(OFFLOADING) as (_, flags):
-        ran = await ended(await started(*flags, "--verify-pull", "--json"))
+        ran = await doctor(*flags, "--verify-pull", "--json")
     assert ran.code == 0, ran.out
     assert states(ran) == ["pass"] * 5
     assert evidence(ran, 1).startswith(f"A had {PROMPT_TOKENS} of {PROMPT_TOKENS} tokens when asked again")
@@ -79,7 +79,7 @@ async def test_gates_of_a_pair_that_moves_nothing_fail_where_the_figure_is_missi
 
 async def test_gates_are_not_tried_on_a_dead_port() -> None:
     async with peers({}, {}) as (_, flags):
-        ran = await doctor(*flags, f"--p2p=A=127.0.0.1:{closed_port()}", "--verify-pull", "--json")
+        ran = await doctor(*at(flags, "A", f"127.0.0.1:{closed_port()}"), "--verify-pull", "--json")
     assert ran.code == 3
     assert states(ran) == ["not told"] * 5
     assert ran.verdicts() == {"A to B": "unreachable"}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from sidecar.endpoint import Endpoint
-from sidecar.engine_counters import Counters
 from sidecar.remote import NoAnswer, Place, Refused, Remote, Trust, by_body, by_header, connected
 from sidecar.remote import client as client_module
-from sidecar.remote.settling import settled
 from tests.bombs import packed
 from tests.engines import Answer, Got, scripted
 from tests.lab.bench import BLOCK, KV_BYTES, engines, prompt
@@ -70,7 +69,13 @@ async def test_a_refusal_has_the_engines_own_words() -> None:
 async def test_an_engine_that_is_not_there_is_named() -> None:
     url = f"http://127.0.0.1:{closed_port()}"
     async with remote(url) as client:
-        with pytest.raises(NoAnswer, match=url):
+        with pytest.raises(NoAnswer, match=f"^{url}: Connection refused$"):
+            await client.facts()
+
+
+async def test_a_host_that_cannot_be_asked_for_is_named_too() -> None:
+    async with remote("http://xn--a:1") as client:
+        with pytest.raises(NoAnswer, match=r"^http://xn--a:1: no name service knows such a host$"):
             await client.facts()
 
 
@@ -79,22 +84,6 @@ async def test_an_answer_that_does_not_come_ends_by_its_bound() -> None:
     async with slow as [engine], remote(engine.url, timeout_s=0.2) as client:
         with pytest.raises(NoAnswer, match=r"no whole answer within 0\.2 s"):
             await client.complete("tiny", prompt(1))
-
-
-async def test_counters_are_read_until_they_hold_and_once_more() -> None:
-    values = [0.0, 0.0, 5.0, 6.0, 7.0]
-
-    async def counters() -> Counters:
-        return Counters(pulled_bytes=values.pop(0))
-
-    assert (await settled(counters, lambda now: (now.pulled_bytes or 0) >= 5)).pulled_bytes == 6.0
-
-
-async def test_counters_that_never_hold_are_given_as_they_are() -> None:
-    async def counters() -> Counters:
-        return Counters()
-
-    assert await settled(counters, lambda now: False, within_s=0.12) == Counters()
 
 
 async def test_whatever_a_model_says_is_one_token_and_no_end_of_a_line() -> None:
@@ -119,6 +108,43 @@ async def test_an_error_within_a_stream_is_a_refusal_with_its_own_code() -> None
         with pytest.raises(Refused, match="answered 400: out of vocabulary") as refused:
             await client.complete("tiny", prompt(1))
     assert refused.value.status == 400
+
+
+BOMB = b"[" * 200_000
+
+
+async def test_an_answer_that_is_no_list_of_models_is_told_by_status_and_kind() -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        contents = {"/v1/models": BOMB, "/version": b'{"version":"\\ud800"}'}
+        await answer.head(200, [("content-type", "text/\x1b[2Jhtml")])
+        await answer.chunk(contents.get(got.target, b"up 1"))
+        await answer.end()
+
+    async with scripted(script) as engine, remote(f"http://{engine.netloc}") as client:
+        facts = await client.facts()
+    told = r"answered 200 (text/\x1b[2Jhtml, 200,000 bytes) at /v1/models: JSON nested too deep"
+    assert (facts.model, facts.version, facts.unlisted) == (None, r"\ud800", told)
+
+
+async def test_of_a_refusal_that_is_no_error_nothing_is_repeated() -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.head(502, [("content-type", "text/html")])
+        await answer.chunk(b"<p>prompt</p>")
+        await answer.end()
+
+    async with scripted(script) as engine, remote(f"http://{engine.netloc}") as client:
+        with pytest.raises(Refused) as refused:
+            await client.complete("tiny", prompt(1))
+    assert str(refused.value) == f"http://{engine.netloc}: answered 502 (text/html, 13 bytes)"
+
+
+async def test_a_question_has_no_more_than_the_time_of_a_request() -> None:
+    async def silent(got: Got, answer: Answer) -> None:
+        await asyncio.sleep(5)
+
+    async with scripted(silent) as engine, remote(f"http://{engine.netloc}", timeout_s=0.1) as client:
+        with pytest.raises(NoAnswer, match=r"no whole answer within 0\.1 s"):
+            await client.metrics()
 
 
 @pytest.mark.parametrize("ask", ["metrics", "facts", "post", "complete"])

@@ -53,6 +53,7 @@ def test_a_token_is_told_from_what_only_ends_the_stream(event: bytes, token: boo
         (b'{"usage":{"prompt_tokens":9,"completion_tokens":1}}', (9, 1, None)),
         (b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}', (9, 0, None)),
         (b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":8}}}', (9, 0, 8)),
+        (b'{"usage":{"prompt_tokens":%b,"completion_tokens":1}}' % (b"9" * 400), (0, 1, None)),
         (b'{"usage":null}', None),
         (b"[DONE]", None),
     ],
@@ -69,6 +70,10 @@ def test_usage_is_read_where_it_is(event: bytes, usage: tuple[int, int, int | No
         (b'{"error":"short"}', "short"),
         (b'{"choices":[]}', None),
         (b"<html>", None),
+        (b'{"error":{"message":"\\ud800 \\u001b[2J\\nb"}}', r"\ud800 \x1b[2J b"),
+        (b'{"error":{"message":"%b"}}' % (b"x" * 999), "x" * 297 + "..."),
+        (b'{"error":{"message":[["no text"]]}}', None),
+        (b'{"error":' + b"[" * 200_000, None),
     ],
 )
 def test_an_errors_message_is_found_in_every_shape(content: bytes, message: str | None) -> None:
@@ -81,6 +86,7 @@ def test_an_errors_message_is_found_in_every_shape(content: bytes, message: str 
         (b'{"error":{"message":"m","code":400}}', 400),
         (b'{"message":"m","code":404}', 404),
         (b'{"error":{"message":"m","code":"x"}}', None),
+        (b'{"message":"m","code":%b}' % (b"9" * 400), None),
         (b"[]", None),
     ],
 )
