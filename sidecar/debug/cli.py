@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,6 +77,10 @@ def _told(content: bytes) -> dict[str, Any]:
     return told
 
 
+# RFC 9110 sections 5.1 and 5.5; llhttp lets no control character through to a sidecar either, but tabs.
+_HEADER = re.compile(rb"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
+
+
 class NoAnswer(Exception):
     """The debug port gave no explanation; the message is for the user."""
 
@@ -129,34 +134,48 @@ def _parser() -> argparse.ArgumentParser:
 
 def _place(where: str) -> tuple[str, bytes]:
     """Base and request target. Raises ValueError."""
-    parts = urlsplit(where)
+    if "@" in where.partition("//")[2].partition("/")[0]:
+        raise ValueError("a URL with a user or password (it is not shown here): say them with -H")
+    if not where.isprintable():  # bytes that are no text of the locale, among others
+        raise ValueError(f"{where!r}: has characters that must be percent-encoded")
+    try:
+        parts = urlsplit(where)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"{where!r}: {error}") from None
     if not parts.path.startswith("/"):
         raise ValueError(f"{where!r}: neither a URL with a path nor a path, such as /v1/chat/completions")
     if parts.scheme and (parts.scheme not in ("http", "https") or not parts.netloc):
         raise ValueError(f"{where!r}: not an http or https URL")
-    _ = parts.port  # raises ValueError for one that there is not
     base = f"{parts.scheme}://{parts.netloc}" if parts.scheme else ""
+    try:
+        _ = httpx.URL(base).host  # is decoded now (RFC 5891: a label of xn-- and no name)
+    except (httpx.InvalidURL, UnicodeError):
+        raise ValueError(f"{where!r}: not a host") from None
     query = f"?{parts.query}" if parts.query else ""
     return base, (parts.path + query).encode()
 
 
 def _content(args: argparse.Namespace) -> tuple[Headers, bytes]:
     """Headers and body. Raises ValueError or OSError."""
-    headers: list[tuple[bytes, bytes]] = []
-    for text in args.header:
-        name, colon, value = text.partition(":")
-        if not colon or not name.strip():
-            raise ValueError(f"-H: {text!r} is not 'name: value'")
-        headers.append((name.strip().encode("latin-1"), value.strip().encode("latin-1")))
+    headers = [_header(os.fsencode(text)) for text in args.header]
     if not any(name.lower() == b"content-type" for name, _ in headers):
         headers.append((b"content-type", b"application/json"))
     return tuple(headers), _body(args.data)
 
 
+def _header(given: bytes) -> tuple[bytes, bytes]:
+    """Raises ValueError, which does not repeat what was given: it may be a credential."""
+    header = _HEADER.fullmatch(given)
+    if header is None:
+        raise ValueError("-H: not 'NAME: VALUE' with a header's name, in one line (it is not shown here)")
+    return header[1], header[2]
+
+
 def _body(data: str) -> bytes:
     if data == "@-":
         return sys.stdin.buffer.read()
-    return Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
+    return Path(data[1:]).read_bytes() if data.startswith("@") else os.fsencode(data)
 
 
 async def _asked(posed: Posed, flags: list[str], *, prompts: bool, verify: bool) -> bytes:

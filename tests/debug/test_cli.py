@@ -92,6 +92,9 @@ def test_a_port_that_nobody_has_is_named(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == f"sidecar explain: {base}: All connection attempts failed\n"
 
 
+NO_HEADER = "-H: not 'NAME: VALUE' with a header's name, in one line (it is not shown here)"
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -100,8 +103,12 @@ def test_a_port_that_nobody_has_is_named(capsys: pytest.CaptureFixture[str]) -> 
             "'completions': neither a URL with a path nor a path, such as /v1/chat/completions",
         ),
         (["ftp://h/v1/completions"], "'ftp://h/v1/completions': not an http or https URL"),
-        (["http://h:99999/v1/completions"], "Port out of range 0-65535"),
-        (["/v1/completions", "-H", "broken"], "-H: 'broken' is not 'name: value'"),
+        (["http://h:99999/v1/completions"], "'http://h:99999/v1/completions': Port out of range 0-65535"),
+        (["http://[::1/v1/completions"], "'http://[::1/v1/completions': Invalid IPv6 URL"),
+        *(
+            (["/v1/completions", "-H", given], NO_HEADER)
+            for given in ("secret", "a b: secret", "a: b\r\nc: d")
+        ),
         (["/v1/completions", "--", "--port=0"], "--port: '0' is not a port (1 to 65535)"),
         (
             ["http://127.0.0.1:1/v1/completions", "--", "--workers=2"],
