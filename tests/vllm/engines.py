@@ -99,7 +99,7 @@ def _vllm_environ(spec: EngineSpec) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "VLLM_HOST_IP": spec.ip,
-        # The offloading spec that runs on CPU.
+        # The offloading spec that runs on CPU, and executors that rest.
         "PYTHONPATH": str(INSIDE),
         # Peers find each other's blocks only when their hashes grow from the same seed.
         "PYTHONHASHSEED": spec.hash_seed,

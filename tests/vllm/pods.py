@@ -7,7 +7,6 @@ test has killed is started again when the next test names it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,7 +132,7 @@ class Fleet:
     def stop(self) -> None:
         """End every pod."""
         for pod in self._pods.values():
-            pod.engine.signal(signal.SIGTERM)
+            pod.engine.ask_to_end()
         for pod in self._pods.values():
             pod.stop()
         self._pods = {}

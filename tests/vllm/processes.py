@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -36,10 +36,11 @@ class NotStarted(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A running program: `name` is that of its log file."""
+    """A running program: `name` is that of its log file. segments: shared memory that it may leave."""
 
     name: str
     child: subprocess.Popen[bytes]
+    segments: set[Path] = field(default_factory=set, compare=False)
 
     @property
     def running(self) -> bool:
@@ -53,20 +54,26 @@ class Program:
 
     def kill(self) -> None:
         """End it at once, as a node that fails does."""
-        shared = self._shared_memory()
+        self.segments.update(self._shared_memory())
         self.signal(signal.SIGKILL)
-        self.child.wait(STOP_TIMEOUT_S)
-        _remove(shared)
-        _pid_file(self.name).unlink(missing_ok=True)
+        self._ended()
+
+    def ask_to_end(self) -> None:
+        """Begin to end it in order: several can do so at the same time, before each is stopped."""
+        self.segments.update(self._shared_memory())
+        self.signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """End it in order, or at once when that takes too long."""
-        shared = self._shared_memory()
-        self.signal(signal.SIGTERM)
+        self.ask_to_end()
         if not eventually(lambda: not self._group_lives(), STOP_TIMEOUT_S):
             self.signal(signal.SIGKILL)
+        self._ended()
+
+    def _ended(self) -> None:
         self.child.wait(STOP_TIMEOUT_S)
-        _remove(shared)
+        for segment in self.segments:
+            segment.unlink(missing_ok=True)
         _pid_file(self.name).unlink(missing_ok=True)
 
     def _shared_memory(self) -> set[Path]:
@@ -118,11 +125,6 @@ def end_leftovers() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(int(file.read_text()), signal.SIGKILL)
         file.unlink()
-
-
-def _remove(segments: set[Path]) -> None:
-    for segment in segments:
-        segment.unlink(missing_ok=True)
 
 
 def _pid_file(name: str) -> Path:

@@ -14,17 +14,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
-from vllm.distributed.device_communicators import shm_broadcast  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # type: ignore[import-not-found]
 
 IDLE_TICK_S = 0.02
 """An engine with a P2P tier steps for ever, to hear its peers; without requests 50 times a second."""
-READER_REST_S = 0.0005
-"""The executor's queue readers yield without end for 1 s after each message; a rest frees the core."""
-
-shm_broadcast.sched_yield = lambda: time.sleep(READER_REST_S)
 
 
 class CopyingWorker(OffloadingWorker):  # type: ignore[misc]
