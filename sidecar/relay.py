@@ -131,7 +131,12 @@ class Relay:
         self.appendable = True
         self._start_as(response, headers, None)
         write = self._client.write
-        await self._pour(response, lambda piece: write(usage.feed(piece)))
+        try:
+            await self._pour(response, lambda piece: write(usage.feed(piece)))
+        except httpx.HTTPError:
+            if self._client.first_byte_s is not None:  # else there can be a whole error answer
+                write(usage.rest())
+            raise
         write(usage.rest())
         self._client.finish(getattr(response.stream, "trailers", ()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -114,6 +115,23 @@ async def test_cached_tokens_of_a_stream_are_the_prefillers_wherever_the_stream_
             answer = await sidecar.post(body=STREAM, headers=[(PREFILLER, prefiller.netloc)])
 
             assert (answer.whole, answer.body) == (True, expected)
+
+
+@pytest.mark.parametrize("whole", [b'data: {"a":1}\n\n', b""], ids=["after an event", "before any"])
+async def test_half_a_line_before_a_decoders_death_is_relayed_once_the_client_has_a_byte(
+    whole: bytes,
+) -> None:
+    async def dying(got: Got, answer: Answer) -> None:
+        await answer.head(headers=[("content-type", "text/event-stream")])
+        await answer.chunk(whole + b"data: half a")
+        await asyncio.sleep(0.02)
+        answer.drop()
+
+    async with scripted(dying) as decoder, scripted(prefilled) as prefiller, serving(decoder.port) as sidecar:
+        answer = await sidecar.post(body=STREAM, headers=[(PREFILLER, prefiller.netloc)])
+    left = whole + b"data: half a\n\n" if whole else b""
+    assert answer.body.strip(b"\n").startswith(left + b'data: {"error":')
+    assert not answer.whole
 
 
 async def test_no_leg_that_is_read_offers_compression() -> None:

@@ -21,7 +21,8 @@ from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
-from sidecar import bounded
+from sidecar import bounded, masking
+from sidecar.masking import masked
 from sidecar.pool.api import ClusterError
 from sidecar.pool.objects import Status
 
@@ -89,7 +90,7 @@ class Cluster:
         except _UNREACHED as error:
             raise _unreached(error) from error
         if response.status_code != httpx2.codes.OK:
-            raise _refused(response.status_code, content)
+            raise _refused(response, content)
         return content
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
@@ -104,7 +105,7 @@ class Cluster:
                 ) as response,
             ):
                 if response.status_code != httpx2.codes.OK:
-                    raise _refused(response.status_code, await bounded.whole(response, _MAX_LINE_BYTES))
+                    raise _refused(response, await bounded.whole(response, _MAX_LINE_BYTES))
                 async with aclosing(_lines(response)) as lines:
                     async for line in lines:
                         yield line
@@ -176,7 +177,8 @@ async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
         raise ClusterError(None, "the watch ended within a line")
 
 
-def _refused(status: int, content: bytes) -> ClusterError:
+def _refused(response: httpx2.Response, content: bytes) -> ClusterError:
+    status, content = response.status_code, masked(content, masking.credentials(response.request.headers))
     # Its message says what is missing ("... is forbidden: User ... cannot watch resource ...").
     try:
         said = msgspec.json.decode(content, type=Status).message

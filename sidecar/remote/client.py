@@ -18,6 +18,7 @@ import httpx
 
 from sidecar import bounded
 from sidecar.engine_counters import Counters, read, spoiled
+from sidecar.masking import credentials, masked
 from sidecar.remote import facts, prompts
 from sidecar.remote.errors import NoAnswer, Refused, TooLate, Uncounted
 from sidecar.remote.facts import QUESTION_S, Facts
@@ -68,15 +69,17 @@ async def connected(place: Place, trust: Trust, *, timeout_s: float) -> AsyncIte
         limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S),
         trust_env=False,
     ) as client:
-        yield Remote(place, client, timeout_s)
+        yield Remote(place, client, timeout_s, credentials(trust.headers))
 
 
 class Remote:
-    """One engine, or a sidecar in front of one."""
+    """One engine, or a sidecar in front of one. secrets: what its answers may not show, see `masking`."""
 
-    def __init__(self, place: Place, client: httpx.AsyncClient, timeout_s: float) -> None:
+    def __init__(
+        self, place: Place, client: httpx.AsyncClient, timeout_s: float, secrets: tuple[bytes, ...] = ()
+    ) -> None:
         self.place = place
-        self._client, self._timeout_s = client, timeout_s
+        self._client, self._timeout_s, self._secrets = client, timeout_s, secrets
         self._question_s = min(QUESTION_S, timeout_s)
 
     async def facts(self) -> Facts:
@@ -92,7 +95,7 @@ class Remote:
             max_model_tokens=limit,
             version=facts.of_version(version),
             through_sidecar=await self.is_sidecar(),
-            cache=facts.cache_labels(await self.metrics()),
+            cache=facts.cache_labels(masked(await self.metrics(), self._secrets)),
             unlisted=unlisted,
         )
 
@@ -144,7 +147,7 @@ class Remote:
                     "POST", f"{self.place.url}{prompts.PATH}", content=content, headers=headers
                 ) as response:
                     if response.status_code != 200:
-                        raise self._refusal(await _read(response, _MOST_BYTES))
+                        raise self._refusal(await self._read(response, _MOST_BYTES))
                     return await self._streamed(response, began_s)
 
     async def _streamed(self, response: httpx.Response, began_s: float) -> Answered:
@@ -155,7 +158,7 @@ class Remote:
             if not line.startswith(b"data:"):
                 continue
             event = line[5:].strip()
-            if said := prompts.error_of(event):
+            if said := prompts.error_of(masked(event, self._secrets)):
                 status = prompts.code_of(event) or response.status_code
                 raise Refused(f"{self.place.url}: answered {status}: {said}", status)
             if ttft_s is None and prompts.has_token(event):
@@ -173,7 +176,7 @@ class Remote:
         if not answer.is_success:
             return None, f"answered {told(answer)} at {path}"
         try:
-            return decoded(answer.content), None
+            return decoded(masked(answer.content, self._secrets)), None
         except Unreadable as unreadable:
             return None, f"answered {told(answer)} at {path}: {unreadable}"
 
@@ -191,7 +194,14 @@ class Remote:
                 asyncio.timeout(within_s),
                 self._client.stream(method, f"{self.place.url}{path}", **asked) as response,
             ):
-                return await _read(response, most_bytes or _MOST_BYTES)
+                return await self._read(response, most_bytes or _MOST_BYTES)
+
+    async def _read(self, response: httpx.Response, most_bytes: int) -> httpx.Response:
+        """The whole of it; the words of an error without our credentials. Raises as `bounded.whole`."""
+        content = await bounded.whole(response, most_bytes)
+        if not response.is_success:
+            content = masked(content, self._secrets)
+        return httpx.Response(response.status_code, headers=response.headers, content=content)
 
     def _refusal(self, answer: httpx.Response) -> Refused:
         """In its own words where they are an error's; of any other body nothing is repeated."""
@@ -216,12 +226,6 @@ class Remote:
             raise NoAnswer(f"{self.place.url}: no name service knows such a host") from None
         except (httpx.HTTPError, OSError) as error:  # httpx's repeat lines of a peer that are no HTTP
             raise NoAnswer(f"{self.place.url}: {why(error)}") from None
-
-
-async def _read(response: httpx.Response, most_bytes: int) -> httpx.Response:
-    """The whole of it. Raises as `bounded.whole`."""
-    content = await bounded.whole(response, most_bytes)
-    return httpx.Response(response.status_code, headers=response.headers, content=content)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -32,8 +32,8 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read a URL; `host:port` alone is http. Raises MalformedPlace, which never repeats a password."""
-        named = quoted(text) if "@" not in text else "a URL with '@'"
+        """Read a URL; `host:port` alone is http. Raises MalformedPlace, without a password or a query."""
+        named = quoted(re.split("[?#]", text)[0]) if "@" not in text else "a URL with '@'"
         parts = _split(text if "://" in text else f"http://{text}", named)
         if parts.query or parts.fragment or parts.username is not None:
             raise MalformedPlace(f"{named} has more than a host, a port and a path")

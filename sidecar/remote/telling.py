@@ -36,4 +36,5 @@ def why(error: BaseException) -> str:
         if isinstance(behind, OSError) and behind.errno:
             return os.strerror(behind.errno)
         behind = behind.__cause__ or behind.__context__
-    return shown(str(error)) or type(error).__name__
+    # h11 repeats what came in place of HTTP, behind its own words.
+    return shown(str(error).partition(": bytearray(")[0]) or type(error).__name__

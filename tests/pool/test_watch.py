@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import httpx2
 import pytest
 import yaml
 
 from sidecar.allowlist import Allowlist, entry
 from sidecar.endpoint import Endpoint
 from sidecar.pool import reflector
-from sidecar.pool.cluster import Cluster, credentials
+from sidecar.pool.cluster import Cluster, _refused, credentials
 from sidecar.pool.watch import PoolName, PoolWatch
 from tests.certificates import Authority, server_tls
 from tests.pool.kube import PODS, POOLS, KubeApi, kube, pod, pool
@@ -446,6 +447,12 @@ async def test_no_leave_is_one_line_that_names_the_flag_and_what_is_missing(
         f"--inference-pool: no leave to list and watch {POOLS}, what is known stays: "
         f"the Kubernetes API answered {status}: refused by the script"
     ]
+
+
+def test_a_refusal_that_repeats_the_token_is_told_without_it() -> None:
+    request = httpx2.Request("GET", "https://api/", headers={"authorization": "Bearer s3cret"})
+    refused = _refused(httpx2.Response(403, request=request), b'{"message":"s3cret: forbidden"}')
+    assert str(refused) == "the Kubernetes API answered 403: ***: forbidden"
 
 
 @pytest.mark.parametrize(

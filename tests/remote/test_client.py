@@ -177,3 +177,28 @@ async def test_an_answer_and_a_stream_over_their_bounds_are_not_read_on(
             await client.get("/version")
         with pytest.raises(NoAnswer, match="over 128 bytes"):
             await client.complete("tiny", prompt(1))
+
+
+async def test_a_credential_that_a_peer_repeats_is_not_in_what_it_is_said_to_have_said() -> None:
+    async def echoing(got: Got, answer: Answer) -> None:
+        said = "".join(got.all("authorization"))
+        if got.target == "/metrics":
+            await answer.raw(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
+            await answer.raw(b'vllm:cache_config_info{block_size="16",x="%b"} 1\n' % said.encode())
+            answer.drop()
+        elif got.target == "/version":
+            await answer.json({"version": said})
+        else:
+            await answer.json({"error": {"message": f"denied: {said}"}}, status=403)
+
+    trust = Trust(headers={"authorization": "Bearer s3cret"})
+    async with (
+        scripted(echoing) as engine,
+        connected(Place.parse(f"http://{engine.netloc}"), trust, timeout_s=5.0) as client,
+    ):
+        facts = await client.facts()
+        with pytest.raises(Refused, match=r"answered 403: denied: \*\*\*$"):
+            await client.complete("tiny", prompt(1))
+        unready = await client.get("/ready")
+    assert (facts.version, facts.cache["x"]) == ("***", "***")
+    assert unready.json() == {"error": {"message": "denied: ***"}}

@@ -30,7 +30,7 @@ def test_ranks_are_counted_up_from_its_port() -> None:
     [
         ("ftp://h", "neither an http nor an https URL"),
         ("http://user@h:1", "more than a host, a port and a path"),
-        ("http://h:1/?x=1", "more than a host, a port and a path"),
+        ("http://h:1/?key=secret", "^'http://h:1/' has more than a host, a port and a path"),
         ("http://h:99999", "no valid host and port"),
         ("http://:80", "no valid host and port"),
         ("", "no valid host and port"),

@@ -28,6 +28,7 @@ def behind(cause: BaseException) -> BaseException:
         (behind(socket.gaierror(-2, "Name or service not known")), "Name or service not known"),
         (behind(ssl.SSLError(1, "[SSL] wrong version")), "[SSL] wrong version"),
         (ValueError("illegal status line: \x1b[31m"), r"illegal status line: \x1b[31m"),
+        (ValueError("illegal status line: bytearray(b'se: cret')"), "illegal status line"),
         (ValueError(), "ValueError"),
     ],
 )
