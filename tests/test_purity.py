@@ -71,6 +71,7 @@ DECIDERS = [
     "sidecar/kvhosts.py",
     "sidecar/kvparams.py",
     "sidecar/kvtypes.py",
+    "sidecar/masking.py",
     "sidecar/pieces.py",
     "sidecar/plan.py",
     "sidecar/planning.py",
