@@ -66,13 +66,10 @@ def _model(told: Told) -> Finding:
 
 
 def _revision(told: Told) -> Finding:
-    if told.configuration is None or told.configuration.revision is None:
-        at = re.search(r"/snapshots/([0-9a-f]{8,40})", told.facts.root or "")
-        if at:
-            return fine("revision", told.name, at[1][:12])
+    if told.revision is None:
         why = "none is pinned (--revision)" if told.configuration else DEV_MODE
         return untold("revision", told.name, f"{why}; the texts of peers are compared instead")
-    return fine("revision", told.name, told.configuration.revision[:12])
+    return fine("revision", told.name, told.revision[:12])
 
 
 def _block_size(told: Told) -> Finding:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sidecar.doctor.agreement import compared
+from sidecar.doctor.agreement import compared, differing
 from sidecar.doctor.diagnosis import Measured, diagnosed
 from sidecar.doctor.findings import Severity
 from sidecar.doctor.order import Fresh, fitting
 from sidecar.doctor.pulls import Pair, Pull, Verdict, chosen, judged
-from sidecar.doctor.told import Configuration, Fingerprint
+from sidecar.doctor.told import Configuration, Fingerprint, Told
 from sidecar.remote.facts import Facts
 from tests.doctor.made import CACHE, told
 
@@ -95,6 +95,40 @@ def test_who_differs_in_what_is_one_finding_with_all_names() -> None:
     [found] = [one for one in compared([told("A"), told("B"), alike]) if one.check == "block size"]
     assert (found.severity, found.about) == (Severity.ERROR, ("A", "B", "C"))
     assert found.says.startswith("A, B: 32; C: 16; ")
+
+
+SNAPSHOT = "/hub/models--m/snapshots/"
+A_COMMIT, B_COMMIT = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"),
+    [
+        ({"root": SNAPSHOT + A_COMMIT}, {"root": SNAPSHOT + B_COMMIT}, "A: 0123456789ab; B: fedcba987654; "),
+        ({"root": SNAPSHOT + A_COMMIT}, {"revision": B_COMMIT}, "A: 0123456789ab; B: fedcba987654; "),
+        ({"revision": "release-2025-01"}, {"revision": "release-2025-02"}, "A: release-2025-01; B: "),
+        ({"root": SNAPSHOT + A_COMMIT + "/"}, {"revision": A_COMMIT}, None),
+        ({"root": SNAPSHOT + A_COMMIT, "revision": "main"}, {"root": SNAPSHOT + A_COMMIT}, None),
+        ({"root": SNAPSHOT + A_COMMIT[:20] + "..."}, {"root": SNAPSHOT + A_COMMIT}, None),
+        ({"root": SNAPSHOT + A_COMMIT}, {"root": "/models/m/snapshots/deadbeefcafe-v2"}, None),
+        ({"root": SNAPSHOT + A_COMMIT}, {}, None),
+    ],
+)
+def test_revisions_are_compared_wherever_they_are_told(
+    ours: dict[str, str], theirs: dict[str, str], says: str | None
+) -> None:
+    def one(name: str, of: dict[str, str]) -> Told:
+        facts = Facts("m", of.get("root", "m"), 8192, "0.32.0", cache=CACHE)
+        return told(name, facts=facts, configuration=Configuration(of.get("revision")))
+
+    found = [one for one in compared([one("A", ours), one("B", theirs)]) if one.check == "revision"]
+    assert [one.severity for one in found] == ([Severity.ERROR] if says else [])
+    assert all(one.says.startswith(says or "") for one in found)
+
+
+def test_a_revision_is_not_what_stops_a_pull_since_no_handshake_compares_it() -> None:
+    one = [told(name, configuration=Configuration(commit)) for name, commit in zip("AB", "ab", strict=True)]
+    assert differing(*one) == ([], ["revision"])
 
 
 def test_another_hash_of_the_configuration_is_a_note_only() -> None:
