@@ -89,8 +89,8 @@ def _partly(pair: Pair, _: Causes) -> tuple[str, str]:
 def _unclear(pair: Pair, _: Causes) -> tuple[str, str]:
     says = f"could not tell what {pair.consumer} got: {_pull(pair).doubt}"
     return says, (
-        f"Look at the usage of {pair.consumer}'s answers and at its /metrics: its URL has to be of one "
-        "engine, not of several; try again without traffic."
+        f"Look at the usage of {pair.consumer}'s answers and at the /metrics of both: each URL has to be of "
+        "one engine, not of several; try again without traffic."
     )
 
 

@@ -191,7 +191,9 @@ class Told:
     def revision(self) -> str | None:
         """Of the snapshot that was loaded, a commit; else as configured, a commit or a name."""
         at = _SNAPSHOT.search(self.facts.root or "")
-        return at[1] if at else self.configuration and self.configuration.revision
+        if at:
+            return at[1]
+        return self.configuration.revision if self.configuration else None
 
     @property
     def short_revision(self) -> str | None:
