@@ -155,7 +155,8 @@ class SidecarTold:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Everything of one peer. failure: why nothing else is known. unready: why it is not ready.
+    """Everything of one peer. failure: why nothing else is known. unready: why it is not ready; redirects:
+    because its URL is another's.
 
     rtt_ms: of an exchange over HTTP from here. ahead_s: its clock's before ours, within a second.
     operators_failure: why its sidecar's metrics port told nothing. answers_kept: whether its tier keeps
@@ -165,6 +166,7 @@ class Told:
     peer: Peer
     failure: str | None = None
     unready: str | None = None
+    redirects: bool = False
     rtt_ms: float | None = None
     ahead_s: float | None = None
     facts: Facts = field(default_factory=Facts)
