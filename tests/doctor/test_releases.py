@@ -1,4 +1,4 @@
-"""What an engine's version tells of the names that it knows: only a release's number, and no more than that."""
+"""What a version tells of the names that an engine knows: only a release's number tells anything."""
 
 from __future__ import annotations
 
