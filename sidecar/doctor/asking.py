@@ -58,7 +58,7 @@ async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
         unready = await _unready(remote, path)
         told = replace(
             told,
-            unready=unready and _why_unready(path, unready),
+            unready=None if unready is None else _why_unready(path, unready),
             redirects=unready is not None and unready.is_redirect,
             ahead_s=await _ahead_s(remote),
             configuration=await _configuration(remote),

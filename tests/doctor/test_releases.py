@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sidecar.doctor.checks import examined
@@ -11,7 +13,7 @@ from sidecar.remote.facts import Facts
 from tests.doctor.made import CACHE, told
 
 
-def names(version: str, **other: Families) -> Finding:
+def names(version: str, **other: Any) -> Finding:
     """The finding of the names that an engine of this version knows."""
     one = told(facts=Facts("m", version=version, cache=CACHE), **other)
     [found] = [finding for finding in examined(one) if finding.check == "parameter names"]
