@@ -38,7 +38,7 @@ def _model(told: Told) -> str | None:
 
 
 def _revision(told: Told) -> str | None:
-    return told.configuration.revision if told.configuration else None
+    return told.short_revision
 
 
 def _text(told: Told) -> str | None:
@@ -211,13 +211,13 @@ def _differs(rule: Rule, groups: Mapping[str, Sequence[str]], moved: Sequence[tu
 
 
 def differing(first: Told, second: Told) -> tuple[Sequence[str], Sequence[str]]:
-    """The checks in which these two differ: so that nothing can move between them, and so that it may not."""
+    """The checks in which these two differ: that stop all pulls, and others that are worth a warning."""
     differ = [
         rule for rule in RULES if None not in (ours := _both(rule, first, second)) and len(set(ours)) > 1
     ]
     return (
-        [rule.check for rule in differ if rule.severity is Severity.ERROR],
-        [rule.check for rule in differ if rule.severity is Severity.WARNING],
+        [rule.check for rule in differ if rule.stops],
+        [rule.check for rule in differ if not rule.stops and rule.severity >= Severity.WARNING],
     )
 
 

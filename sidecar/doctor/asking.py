@@ -54,9 +54,12 @@ async def facts_of(peer: Peer, remote: Remote, order: Order) -> Told:
         facts = await remote.facts()
         metrics = (await remote.metrics()).decode("utf-8", "replace")
         told = Told(peer, facts=facts, families=families(metrics), rtt_ms=rtt_ms)
+        path = "/ready" if facts.through_sidecar else "/health"
+        unready = await _unready(remote, path)
         told = replace(
             told,
-            unready=await _unready(remote, through_sidecar=facts.through_sidecar),
+            unready=None if unready is None else _why_unready(path, unready),
+            redirects=unready is not None and unready.is_redirect,
             ahead_s=await _ahead_s(remote),
             configuration=await _configuration(remote),
         )
@@ -90,22 +93,25 @@ async def _round_trip_ms(remote: Remote) -> float:
     return median(times)
 
 
-async def _unready(remote: Remote, *, through_sidecar: bool) -> str | None:
-    """Why not, as it says each time that it is asked."""
-    for _ in range(_UNREADY_LOOKS - 1):
-        if await _says_unready(remote, through_sidecar=through_sidecar) is None:
-            return None
+async def _unready(remote: Remote, path: str) -> httpx.Response | None:
+    """The answer that says so each time that it is asked; one that names another URL says it at once."""
+    looks = 0
+    while not (answer := await remote.get(path)).is_success:
+        looks += 1
+        if answer.is_redirect or looks == _UNREADY_LOOKS:
+            return answer
         await asyncio.sleep(UNREADY_S)
-    return await _says_unready(remote, through_sidecar=through_sidecar)
+    return None
 
 
-async def _says_unready(remote: Remote, *, through_sidecar: bool) -> str | None:
-    answer = await remote.get("/ready" if through_sidecar else "/health")
-    if answer.is_success:
-        return None
+def _why_unready(path: str, answer: httpx.Response) -> str:
+    """In its own words if it has any. Of a Location only the scheme is shown: the rest may hold a secret."""
+    if answer.is_redirect:
+        to = " to an https URL" if answer.headers.get("location", "").lower().startswith("https:") else ""
+        return f"{path} answers {answer.status_code}{to}"
     message = _object(_decoded(answer)).get("message")
     if not isinstance(message, str):
-        return f"/{'ready' if through_sidecar else 'health'} answers {answer.status_code}"
+        return f"{path} answers {answer.status_code}"
     return shown(message).removeprefix("not ready: ")
 
 

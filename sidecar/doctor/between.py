@@ -26,12 +26,14 @@ class Causes:
     """What explains that nothing moves between two peers.
 
     certain: checks each of which is enough. possible: what else differs. same_seed: blocks moved between the
-    two, the other way or by way of others, so that their hash seeds agree.
+    two, the other way or by way of others, so that their hash seeds agree. apart: who has another seed
+    than whom, most likely, where one of the two has more on its side.
     """
 
     certain: Sequence[str] = ()
     possible: Sequence[str] = ()
     same_seed: bool = False
+    apart: tuple[str, str] | None = None
 
 
 def paired(pairs: Sequence[Pair], causes: Mapping[tuple[str, str], Causes]) -> Iterator[Finding]:
@@ -58,6 +60,16 @@ def alike(pairs: Sequence[Pair]) -> Mapping[str, int]:
             ours, theirs = group[pair.source], group[pair.consumer]
             group.update({name: ours for name, number in group.items() if number == theirs})
     return group
+
+
+def apart(group: Mapping[str, int], pair: Pair) -> tuple[str, str] | None:
+    """The few and the many, by name, if these two are of different groups; None where neither is larger."""
+    ours, theirs = (
+        [name for name, number in group.items() if number == group[one]]
+        for one in (pair.source, pair.consumer)
+    )
+    few, many = sorted((ours, theirs), key=len)
+    return None if len(few) == len(many) else (" and ".join(few), " and ".join(many))
 
 
 _FOUND_BLOCKS = frozenset((Verdict.MOVED, Verdict.PARTLY))
@@ -89,8 +101,8 @@ def _partly(pair: Pair, _: Causes) -> tuple[str, str]:
 def _unclear(pair: Pair, _: Causes) -> tuple[str, str]:
     says = f"could not tell what {pair.consumer} got: {_pull(pair).doubt}"
     return says, (
-        f"Look at the usage of {pair.consumer}'s answers and at its /metrics: its URL has to be of one "
-        "engine, not of several; try again without traffic."
+        f"Look at the usage of {pair.consumer}'s answers and at the /metrics of both: each URL has to be of "
+        "one engine, not of several; try again without traffic."
     )
 
 
@@ -125,14 +137,19 @@ def _unexplained(nothing: str, causes: Causes) -> tuple[str, str]:
     if differ:
         return f"{nothing}; {differ}, or their hash seeds do", f"Make these equal first; then {_SEEDS}"
     says = f"{nothing}, and all that peers tell is equal: their hash seeds differ, most likely"
+    if causes.apart:
+        few, many = causes.apart
+        return f"{says}: that of {few} from that of {many}", _ODD_SEED.format(few=few, many=many)
     return says, _SEEDS[0].upper() + _SEEDS[1:]
 
 
 _LOGS = "Look at both engines' logs of this time"
-_SEEDS = (
-    "start all peers with one PYTHONHASHSEED; then compare what is not told above, and the engines' logs "
-    "(hash seed, block_len, config_fingerprint mismatch)."
+_THEN = (
+    "then compare what is not told above, and the engines' logs (hash seed, block_len, config_fingerprint "
+    "mismatch)."
 )
+_SEEDS = f"start all peers with one PYTHONHASHSEED; {_THEN}"
+_ODD_SEED = f"Start {{few}} with the PYTHONHASHSEED of {{many}}; {_THEN}"
 
 _HOW = {
     True: "the source looked blocks up and had none",

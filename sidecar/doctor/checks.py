@@ -16,9 +16,15 @@ from sidecar.doctor.told import Told
 
 # The version whose names and behaviour this package was read from and run with (contract section 13).
 _KNOWN_VERSION = (0, 32)
+_RELEASE = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?![0-9])")
+# What setuptools-scm makes of a checkout without tags, as shallow clones have none.
+_UNTAGGED = re.compile(r"v?0\.[01](?:\.[0-9]+)?\.dev")
 # A clock that is so much off shows in leases of blocks, certificates and traces; `Date` has whole seconds.
 _SKEW_S = 5.0
 _USAGE = "Ask the engine itself, or correct what changes its answers on the way."
+_REDIRECTED = (
+    "Correct the URL: no redirect is followed. Mostly an ingress wants https://; else give the engine's own."
+)
 _DETAILS = "Start the engine with --enable-prompt-tokens-details."
 
 
@@ -49,6 +55,9 @@ def _ready(told: Told) -> Finding:
         return fine("ready", told.name, "yes")
     says = f"is not ready: {told.unready}"
     change = "Wait until its model is loaded; look at the engine's log if that takes longer than usual."
+    if told.redirects:
+        says = f"redirects instead of answering: {told.unready}"
+        change = _REDIRECTED
     return Finding(Severity.ERROR, "ready", (told.name,), "no", says, change)
 
 
@@ -66,13 +75,10 @@ def _model(told: Told) -> Finding:
 
 
 def _revision(told: Told) -> Finding:
-    if told.configuration is None or told.configuration.revision is None:
-        at = re.search(r"/snapshots/([0-9a-f]{8,40})", told.facts.root or "")
-        if at:
-            return fine("revision", told.name, at[1][:12])
+    if told.revision is None:
         why = "none is pinned (--revision)" if told.configuration else DEV_MODE
         return untold("revision", told.name, f"{why}; the texts of peers are compared instead")
-    return fine("revision", told.name, told.configuration.revision[:12])
+    return fine("revision", told.name, told.revision[:12])
 
 
 def _block_size(told: Told) -> Finding:
@@ -164,18 +170,29 @@ def _clock(told: Told) -> Finding:
 
 
 def _names(told: Told) -> Finding:
-    version = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", told.facts.version or "")
-    known = (int(version[1]), int(version[2])) if version else None
+    check, version = "parameter names", told.facts.version or ""
+    known = _release(version)
     if told.families.old_names or (known and known < _KNOWN_VERSION):
-        why = f"is vLLM {told.facts.version}" if known else "names its counters as older versions do"
+        why = (
+            f"is vLLM {version}"
+            if known and known < _KNOWN_VERSION
+            else "names its counters as older versions do"
+        )
         says = (
             f"{why}: before 0.32 the keys of kv_transfer_params and of tiers were other ones, and are ignored"
         )
         change = "Run engines and sidecars of one age: vLLM 0.32 or later."
-        return Finding(Severity.WARNING, "parameter names", (told.name,), "old", says, change)
+        return Finding(Severity.WARNING, check, (told.name,), "old", says, change)
     if known is None:
-        return untold("parameter names", told.name, "the version is not told")
-    return fine("parameter names", told.name, "of 0.32")
+        built = f"{version} is a build of its own, which says nothing of its age"
+        return untold(check, told.name, built if version else "the version is not told")
+    return fine(check, told.name, "of 0.32" if known == _KNOWN_VERSION else "0.32 or later")
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    """Its first two numbers; None for what names no release, as a build without tags: 0.1.dev10+g5a3b."""
+    found = _RELEASE.match(version)
+    return (int(found[1]), int(found[2])) if found and not _UNTAGGED.match(version) else None
 
 
 CHECKS: tuple[Callable[[Told], Finding], ...] = (

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
@@ -29,21 +31,23 @@ from sidecar.interrupts import INTERRUPTED
 
 # A program's own fault (sysexits.h, EX_SOFTWARE).
 _BROKEN = 70
+# asyncio heeds SIGINT.
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _CLEAR_LINE = "\r\x1b[K"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run it; the status is that of findings.exit_code, 2 for wrong usage, 70 for a fault of its own, 130
-    when interrupted before the first round has ended, 74 as `streams` says.
+    when a signal ends it before the first round has ended, 74 as `streams` says.
     """
     codes: list[int] = []
     try:
         asyncio.run(_run(parse(argv), codes))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         # The way to end --watch; what was found last is what it is worth.
-        print(file=sys.stderr)
+        _tell("")
         return codes[-1] if codes else INTERRUPTED
     except BadFlag as refused:
         print(f"{PROG}: {refused}", file=sys.stderr)
@@ -56,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(options: Options, codes: list[int]) -> None:
     """Once, or until it is interrupted; `codes` is given the status of each round. Raises BadFlag."""
+    _heed()
     going = True
     while going:
         try:
@@ -68,6 +73,16 @@ async def _run(options: Options, codes: list[int]) -> None:
             going = await _round(options, order, codes) and options.watch
         if going:
             await asyncio.sleep(options.interval_s)
+
+
+def _heed() -> None:
+    """Let signals that would end the process end what runs instead, as Ctrl-C does."""
+    running = asyncio.current_task()
+    if running is None or threading.current_thread() is not threading.main_thread():
+        return  # signals come to the main thread only
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
 
 
 async def _round(options: Options, order: Order, codes: list[int]) -> bool:

@@ -13,8 +13,9 @@ from math import isfinite
 from sidecar.engine_counters import Series, read, series_of, spoiled, total
 from sidecar.remote.texts import shown
 
-# What engines with that connector need not count.
-_SELDOM = frozenset(("served_bytes", "pulled_tokens"))
+# What engines with that connector need not count. One that has computed a prompt has looked it up: of one
+# without that series it is not known whether it was asked.
+_SELDOM = frozenset(("served_bytes", "pulled_tokens", "looked_up"))
 _PRIMARY = b'primary"'
 # Field of Counted -> the series behind it: those of `engine_counters` where they have one of that name.
 _LOOKED_UP: Series = (

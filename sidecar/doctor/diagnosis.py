@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar.doctor.agreement import compared, differing
-from sidecar.doctor.between import Causes, alike, paired
+from sidecar.doctor.between import Causes, alike, apart, paired
 from sidecar.doctor.checks import examined
 from sidecar.doctor.findings import Finding, Severity, exit_code, worst
 from sidecar.doctor.fronts import fronted
@@ -63,10 +63,7 @@ def diagnosed(told: Sequence[Told], measured: Measured) -> Diagnosis:
     found += _counters(told, measured)
     moved = [(pair.source, pair.consumer) for pair in measured.pairs if pair.became is Verdict.MOVED]
     seeds = alike(measured.pairs)
-    causes = {
-        (pair.source, pair.consumer): _explained(told, found, pair, same_seed=_same(seeds, pair))
-        for pair in measured.pairs
-    }
+    causes = {(pair.source, pair.consumer): _explained(told, found, pair, seeds) for pair in measured.pairs}
     found += [*compared(told, moved), *paired(measured.pairs, causes)]
     if measured.left_out:
         names = tuple(one.name for one in told)
@@ -81,17 +78,16 @@ def diagnosed(told: Sequence[Told], measured: Measured) -> Diagnosis:
     )
 
 
-def _explained(told: Sequence[Told], found: Sequence[Finding], pair: Pair, *, same_seed: bool) -> Causes:
+def _explained(
+    told: Sequence[Told], found: Sequence[Finding], pair: Pair, seeds: Mapping[str, int]
+) -> Causes:
     """What makes nothing move between the two."""
     by_name = {one.name: one for one in told}
     names = pair.source, pair.consumer
     certain, possible = differing(*(by_name[name] for name in names))
     own = [f"{name}'s {check}" for name in names for check in _causes(found, name)]
-    return Causes([*certain, *own], possible, same_seed)
-
-
-def _same(seeds: Mapping[str, int], pair: Pair) -> bool:
-    return seeds[pair.source] == seeds[pair.consumer]
+    same_seed = seeds[pair.source] == seeds[pair.consumer]
+    return Causes([*certain, *own], possible, same_seed, apart(seeds, pair))
 
 
 def _counters(told: Sequence[Told], measured: Measured) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def _peer(told: Told) -> dict[str, Any]:
         "ready": told.failure is None and told.unready is None,
         "model": facts.model,
         "version": facts.version,
-        "revision": told.configuration.revision if told.configuration else None,
+        "revision": told.revision,
         "block_tokens": facts.block_tokens,
         "cache": dict(facts.cache),
         "kv_token_bytes": told.kv_token_bytes,

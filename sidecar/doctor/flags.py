@@ -43,7 +43,7 @@ never named to another. Run it where pods reach one another by their own address
 
 Exit code by the worst finding: 0 none above a note, 1 a warning, 3 an error; 2 wrong usage, or no access to
 the cluster; 70 a fault of its own; 74 standard output cannot be written. Ctrl-C: that of the last whole round
-(--watch), 130 before one.
+(--watch), 130 before one; SIGTERM and SIGHUP are as Ctrl-C.
 """
 
 

@@ -154,7 +154,7 @@ class Pulling:
             return Pull(self.tokens - 1, failure=str(error))
         pull = said(answered, consumer.told, self.tokens, as_text=self._as_text)
         taken, given = await asyncio.gather(
-            _risen(before, consumer, standing("pulled_bytes", self._kv(consumer))),
+            _risen(before, consumer, _taken(self._kv(consumer))),
             _risen(given_before, source, _given),
         )
         return replace(
@@ -215,6 +215,12 @@ async def _risen(before: Counted, party: Party, of: Callable[[Counted], object])
         return await risen_since(before, party.remote, party.told, of)
     except RemoteError:
         return Counted()
+
+
+def _taken(least_bytes: float) -> Callable[[Counted], object]:
+    """Whether both stand: an engine need not count tokens with the same step as bytes."""
+    stands = standing("pulled_bytes", least_bytes)
+    return lambda now: stands(now) and (stands(now), now.pulled_tokens)
 
 
 def _given(now: Counted) -> float | None:

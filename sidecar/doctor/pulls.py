@@ -61,31 +61,93 @@ class Pull:
         """
         if self.moved_bytes == 0:
             return 0.0
-        told = [tokens for tokens in self._tokens if tokens <= self.prefix_tokens]
+        told = [tokens for tokens in self.tokens if tokens <= self.prefix_tokens]
         return float(max(told)) if told else None
 
     @property
     def doubt(self) -> str | None:
         """Why these figures do not show what came; None when they do."""
-        tokens = max(self._tokens, default=None)
         if self.usage:
             return self.usage
         if self.faults:
             return "counters unusable"
         if self.prefix_tokens < 1:
             return "not one block of the prompt could come, by the block size that is told"
-        if self.moved_bytes is None and tokens is None:
+        if self.moved_bytes is None and not self.tokens:
             return "neither cached tokens nor bytes from peers are told"
-        if self.moved_bytes is not None and tokens is not None and bool(self.moved_bytes) != bool(tokens):
-            bytes_, read = f"{self.moved_bytes:,.0f} bytes", "as read from peers"
-            return f"{tokens:,.0f} tokens are told as taken from a cache, and {bytes_} {read}"
-        if tokens and tokens > self.prefix_tokens and not self.came_tokens:
+        if any(contradict(self) for contradict in _CONTRADICT):
+            return f"figures contradict one another: {_who_says_what(self)}"
+        tokens = max(self.tokens, default=0.0)
+        if tokens > self.prefix_tokens and not self.came_tokens:
             return f"{tokens:,.0f} tokens are told where {self.prefix_tokens:,} could come"
         return None
 
     @property
-    def _tokens(self) -> Sequence[float]:
+    def tokens(self) -> Sequence[float]:
+        """How many came, by each of the two that tell it."""
         return [tokens for tokens in (self.moved_tokens, self.cached_tokens) if tokens is not None]
+
+    @property
+    def something(self) -> bool:
+        """Whether anything came, by anybody at the consumer."""
+        return bool(self.moved_bytes) or any(self.tokens)
+
+
+def _bytes_and_tokens(pull: Pull) -> bool:
+    """One without the other, or a token in less than a byte."""
+    moved_bytes = pull.moved_bytes
+    if moved_bytes is None:
+        return False
+    return any(bool(moved_bytes) != bool(tokens) or moved_bytes < tokens for tokens in pull.tokens)
+
+
+def _answer_and_counter(pull: Pull) -> bool:
+    """Other numbers of tokens. More than could come is no number of this pull's, but of others' beside it."""
+    fit = [tokens for tokens in pull.tokens if tokens <= pull.prefix_tokens]
+    return bool(fit) and max(fit) - min(fit) > (1 - WHOLE) * pull.prefix_tokens
+
+
+def _more_than_sent(pull: Pull) -> bool:
+    """An answer tells of its own prompt only."""
+    return (pull.cached_tokens or 0) * WHOLE > pull.prefix_tokens
+
+
+def _out_of_nowhere(pull: Pull) -> bool:
+    """Something came, and the source was neither asked for a block nor gave one."""
+    return pull.something and pull.looked_up is False and not pull.given_bytes
+
+
+def _got_lost(pull: Pull) -> bool:
+    """The source was asked and gave blocks, and nothing came.
+
+    Of one that was not asked, bytes are what it stored before: these it counts late among the given ones.
+    """
+    return bool(pull.given_bytes) and pull.looked_up is not False and not pull.something
+
+
+_CONTRADICT = (_bytes_and_tokens, _answer_and_counter, _more_than_sent, _out_of_nowhere, _got_lost)
+
+
+def _who_says_what(pull: Pull) -> str:
+    """Every figure that is told, by who tells it."""
+    asked = {True: "that it was asked for blocks", False: "that it was asked for none", None: None}
+    told = {
+        "the answer tells of": [_count(pull.cached_tokens, "cached tokens")],
+        "the consumer counts": [
+            _count(pull.moved_tokens, "tokens from peers"),
+            _count(pull.moved_bytes, "bytes from peers"),
+        ],
+        "the source counts": [asked[pull.looked_up], _count(pull.given_bytes, "bytes given")],
+    }
+    return "; ".join(
+        f"{who} {' and '.join(known)}"
+        for who, said in told.items()
+        if (known := [one for one in said if one is not None])
+    )
+
+
+def _count(number: float | None, of: str) -> str | None:
+    return None if number is None else f"{number:,.0f} {of}"
 
 
 @dataclass(frozen=True, slots=True)

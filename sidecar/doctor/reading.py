@@ -120,8 +120,9 @@ def _tier(extra: Mapping[str, Any]) -> Tier | None:
 
 
 def _prompt_only(extra: Mapping[str, Any]) -> bool | None:
-    """vLLM's default is true (v1/kv_offload/base.py, 0.32)."""
-    return bool(extra.get("offload_prompt_only", True)) if extra else None
+    """vLLM's default is true (v1/kv_offload/base.py, 0.32). What is neither true nor false is not judged."""
+    told = extra.get("offload_prompt_only", True) if extra else None
+    return told if isinstance(told, bool) else None
 
 
 def settings(hello: Any) -> Mapping[str, str] | None:

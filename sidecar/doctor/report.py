@@ -130,6 +130,8 @@ def _pair(pair: Pair) -> str:
         return f"{pair.became}: {pair.why}" if pair.why else str(pair.became)
     if pull.hung_s is not None:
         return f"{pair.became}: no answer within {pull.hung_s:g} s"
+    if pull.doubt:
+        return f"{pair.became}: what came is not known"
     came = "tokens not told" if pull.came_tokens is None else f"{pull.came_tokens:,.0f} tokens"
     moved = "" if pull.moved_bytes is None else f", {size(pull.moved_bytes)}"
     took = "" if pull.ttft_ms is None else f"; first token after {pull.ttft_ms:,.1f} ms"

@@ -5,12 +5,19 @@ Rule: pure; plain values, gathered elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.endpoint import Endpoint
 from sidecar.remote.facts import Facts
 from sidecar.remote.place import Place
+
+# A commit that some peer tells in short is the same one: no two of a repository share so many digits.
+_COMMIT_DIGITS = 12
+_COMMIT = re.compile(r"[0-9a-f]{12,40}")
+# The hub's cache has a directory per commit (huggingface_hub, file_download.py); a longer path ends in dots.
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{12,40})(?:/|$|\.\.\.$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,8 @@ class SidecarTold:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Everything of one peer. failure: why nothing else is known. unready: why it is not ready.
+    """Everything of one peer. failure: why nothing else is known. unready: why it is not ready; redirects:
+    because its URL is another's.
 
     rtt_ms: of an exchange over HTTP from here. ahead_s: its clock's before ours, within a second.
     operators_failure: why its sidecar's metrics port told nothing. answers_kept: whether its tier keeps
@@ -158,6 +166,7 @@ class Told:
     peer: Peer
     failure: str | None = None
     unready: str | None = None
+    redirects: bool = False
     rtt_ms: float | None = None
     ahead_s: float | None = None
     facts: Facts = field(default_factory=Facts)
@@ -179,6 +188,20 @@ class Told:
     def fingerprint(self) -> Fingerprint | None:
         """Of its answer."""
         return self.alone.fingerprint if self.alone else None
+
+    @property
+    def revision(self) -> str | None:
+        """Of the snapshot that was loaded, a commit; else as configured, a commit or a name."""
+        at = _SNAPSHOT.search(self.facts.root or "")
+        if at:
+            return at[1]
+        return self.configuration.revision if self.configuration else None
+
+    @property
+    def short_revision(self) -> str | None:
+        """The same as it is compared: of a commit its first digits, a name whole."""
+        revision = self.revision
+        return revision[:_COMMIT_DIGITS] if revision and _COMMIT.fullmatch(revision) else revision
 
     @property
     def kv_token_bytes(self) -> float | None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from sidecar.doctor.asking import answers_of, facts_of
+from sidecar.doctor.checks import examined
 from sidecar.doctor.order import Fresh, Order
 from sidecar.doctor.told import Families
 from sidecar.remote.client import Remote, Trust
@@ -92,6 +93,27 @@ async def test_one_that_misses_a_look_is_asked_again(misses: int, ready: bool) -
     found = await facts_of(peer(), remote(answer), ORDER)
     assert found.unready == (None if ready else "the engine does not answer within 0.8 s")
     assert len(looks) == min(misses + 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("https://u:secret@h/secret", "/health answers 302 to an https URL"),
+        ("/login?secret", "/health answers 302"),
+    ],
+)
+async def test_one_that_redirects_is_asked_once_and_its_url_is_wrong(location: str, says: str) -> None:
+    looks: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        looks.append(request.url.path)
+        return httpx.Response(302, headers={"location": location})
+
+    found = await facts_of(peer(), remote(answer), ORDER)
+    assert (found.unready, found.redirects, looks.count("/health")) == (says, True, 4)  # 3 are round trips
+    [ready] = [one for one in examined(found) if one.check == "ready"]
+    assert ready.says == f"redirects instead of answering: {says}"
+    assert ready.change.startswith("Correct the URL: no redirect is followed.")
 
 
 async def test_one_that_is_not_there_is_a_failure() -> None:

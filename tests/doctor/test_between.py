@@ -74,6 +74,17 @@ def test_seeds_agree_by_way_of_others_too() -> None:
     assert "their hash seeds differ, most likely" in by_d.says
 
 
+def test_the_one_of_three_whose_seed_differs_is_named() -> None:
+    pairs = [Pair("A", "B", first=MOVED), Pair("B", "C", first=NOTHING), Pair("C", "A", first=NOTHING)]
+    found = of(diagnosis(*pairs), "pull")
+    assert len(found) == 2
+    for one in found:
+        assert one.says.endswith("their hash seeds differ, most likely: that of C from that of A and B")
+        assert one.change.startswith("Start C with the PYTHONHASHSEED of A and B; then compare")
+    [alone] = of(diagnosis(pairs[1]), "pull")
+    assert alone.change.startswith("Start all peers with one PYTHONHASHSEED; then compare")
+
+
 def test_what_two_others_differ_in_is_not_the_cause_of_a_pair() -> None:
     other = {"facts": Facts("m", "m", 8192, "0.32.0", cache={**CACHE, "block_size": "16"}), "alone": None}
     pairs = [Pair(first, second, first=NOTHING) for first, second in ("AB", "BC")]

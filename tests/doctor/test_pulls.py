@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sidecar.doctor.agreement import compared
+from sidecar.doctor.agreement import compared, differing
 from sidecar.doctor.diagnosis import Measured, diagnosed
 from sidecar.doctor.findings import Severity
 from sidecar.doctor.order import Fresh, fitting
 from sidecar.doctor.pulls import Pair, Pull, Verdict, chosen, judged
-from sidecar.doctor.told import Configuration, Fingerprint
+from sidecar.doctor.told import Configuration, Fingerprint, Told
 from sidecar.remote.facts import Facts
 from tests.doctor.made import CACHE, told
 
@@ -40,6 +40,24 @@ from tests.doctor.made import CACHE, told
         ({"moved_bytes": 1e6, "cached_tokens": 1024, "usage": "no count"}, Verdict.UNCLEAR),
         ({"cached_tokens": 0, "faults": ("NaN",)}, Verdict.UNCLEAR),
         ({"moved_bytes": 0.0, "looked_up": None, "source_faults": ("NaN",)}, Verdict.NOTHING),
+        # What two tell of one thing, and what can only be together.
+        ({"moved_bytes": 1e6, "moved_tokens": 1024.0, "cached_tokens": 0}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "moved_tokens": 0.0, "cached_tokens": 1024}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "moved_tokens": 512.0, "cached_tokens": 1024}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "moved_tokens": 992.0, "cached_tokens": 1024}, Verdict.MOVED),
+        ({"moved_bytes": 1e6, "moved_tokens": 5000.0, "cached_tokens": 512}, Verdict.PARTLY),
+        ({"moved_bytes": 1e6, "moved_tokens": 1024.0, "cached_tokens": 5000}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1.0, "cached_tokens": 1024}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "cached_tokens": 1024, "looked_up": False}, Verdict.UNCLEAR),
+        ({"moved_bytes": 1e6, "looked_up": False, "given_bytes": 0.0}, Verdict.UNCLEAR),
+        ({"cached_tokens": 1024, "looked_up": False, "given_bytes": 0.0}, Verdict.UNCLEAR),
+        ({"moved_bytes": 0.0, "looked_up": True, "given_bytes": 1e6}, Verdict.UNCLEAR),
+        ({"moved_bytes": 0.0, "given_bytes": 1e6}, Verdict.UNCLEAR),
+        # A source need not count what it gives, or count it at all; what it stored may be counted late.
+        ({"moved_bytes": 1e6, "cached_tokens": 1024, "given_bytes": 0.0}, Verdict.MOVED),
+        ({"moved_bytes": 1e6, "moved_tokens": 1024.0, "looked_up": True, "given_bytes": 0.0}, Verdict.MOVED),
+        ({"moved_bytes": 1e6, "moved_tokens": 1024.0, "given_bytes": 1e6}, Verdict.MOVED),
+        ({"moved_bytes": 0.0, "looked_up": False, "given_bytes": 1e6}, Verdict.REFUSED),
         ({"skipped": "source_is_self"}, Verdict.REFUSED),
         ({"failure": "500"}, Verdict.REFUSED),
         ({"hung_s": 20.0}, Verdict.HANGS),
@@ -47,6 +65,18 @@ from tests.doctor.made import CACHE, told
 )
 def test_a_pull_is_judged_by_what_was_counted(other: dict[str, Any], verdict: Verdict) -> None:
     assert judged(Pull(1024, **other)) is verdict
+
+
+def test_of_figures_that_contradict_it_is_told_who_says_what() -> None:
+    pull = Pull(240, 0, 15360.0, 240.0, 0.0, looked_up=False)
+    assert pull.doubt == (
+        "figures contradict one another: the answer tells of 0 cached tokens; the consumer counts 240 tokens "
+        "from peers and 15,360 bytes from peers; the source counts that it was asked for none and 0 bytes "
+        "given"
+    )
+    assert Pull(240, moved_bytes=0.0, moved_tokens=240.0).doubt == (
+        "figures contradict one another: the consumer counts 240 tokens from peers and 0 bytes from peers"
+    )
 
 
 def test_of_a_prompt_without_a_whole_block_nothing_is_known() -> None:
@@ -97,6 +127,40 @@ def test_who_differs_in_what_is_one_finding_with_all_names() -> None:
     assert found.says.startswith("A, B: 32; C: 16; ")
 
 
+SNAPSHOT = "/hub/models--m/snapshots/"
+A_COMMIT, B_COMMIT = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"),
+    [
+        ({"root": SNAPSHOT + A_COMMIT}, {"root": SNAPSHOT + B_COMMIT}, "A: 0123456789ab; B: fedcba987654; "),
+        ({"root": SNAPSHOT + A_COMMIT}, {"revision": B_COMMIT}, "A: 0123456789ab; B: fedcba987654; "),
+        ({"revision": "release-2025-01"}, {"revision": "release-2025-02"}, "A: release-2025-01; B: "),
+        ({"root": SNAPSHOT + A_COMMIT + "/"}, {"revision": A_COMMIT}, None),
+        ({"root": SNAPSHOT + A_COMMIT, "revision": "main"}, {"root": SNAPSHOT + A_COMMIT}, None),
+        ({"root": SNAPSHOT + A_COMMIT[:20] + "..."}, {"root": SNAPSHOT + A_COMMIT}, None),
+        ({"root": SNAPSHOT + A_COMMIT}, {"root": "/models/m/snapshots/deadbeefcafe-v2"}, None),
+        ({"root": SNAPSHOT + A_COMMIT}, {}, None),
+    ],
+)
+def test_revisions_are_compared_wherever_they_are_told(
+    ours: dict[str, str], theirs: dict[str, str], says: str | None
+) -> None:
+    def one(name: str, of: dict[str, str]) -> Told:
+        facts = Facts("m", of.get("root", "m"), 8192, "0.32.0", cache=CACHE)
+        return told(name, facts=facts, configuration=Configuration(of.get("revision")))
+
+    found = [one for one in compared([one("A", ours), one("B", theirs)]) if one.check == "revision"]
+    assert [one.severity for one in found] == ([Severity.ERROR] if says else [])
+    assert all(one.says.startswith(says or "") for one in found)
+
+
+def test_a_revision_is_not_what_stops_a_pull_since_no_handshake_compares_it() -> None:
+    one = [told(name, configuration=Configuration(commit)) for name, commit in zip("AB", "ab", strict=True)]
+    assert differing(*one) == ([], ["revision"])
+
+
 def test_another_hash_of_the_configuration_is_a_note_only() -> None:
     alone = told().alone
     assert alone is not None
@@ -140,14 +204,14 @@ def test_an_old_engine_explains_its_pull() -> None:
 
 
 def test_a_part_is_a_warning() -> None:
-    part = diagnosis(Pull(256, moved_bytes=9.0, moved_tokens=64.0))
+    part = diagnosis(Pull(256, moved_bytes=9e3, moved_tokens=64.0))
     assert (part.worst, part.exit_code) == (Severity.WARNING, 1)
 
 
 def test_pulls_of_others_are_noted() -> None:
     alone = told().alone
     assert alone is not None
-    busy = diagnosis(Pull(256, moved_bytes=9.0, moved_tokens=256.0), alone=replace(alone, pulled_bytes=5.0))
+    busy = diagnosis(Pull(256, moved_bytes=9e3, moved_tokens=256.0), alone=replace(alone, pulled_bytes=5.0))
     assert [(one.severity, one.check) for one in busy.findings if one.severity > Severity.UNTOLD] == [
         (Severity.NOTE, "traffic")
     ]

@@ -63,6 +63,18 @@ def test_a_size_that_none_can_have_is_not_told(value: Any) -> None:
     assert (told.tier_bytes, told.tier) == (None, Tier())
 
 
+@pytest.mark.parametrize(
+    ("value", "told"), [(True, True), (False, False), ("false", None), (0, None), (None, None)]
+)
+def test_only_true_and_false_tell_whether_prompts_alone_are_kept(value: Any, told: bool | None) -> None:
+    extra = {"offload_prompt_only": value}
+    found = reading.configuration(
+        info({"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra})
+    )
+    assert found is not None
+    assert found.prompt_only is told
+
+
 def test_counters_are_summed_over_ranks_and_taken_by_their_older_names_too() -> None:
     told = Counted(pulled_bytes=0.0, stored_bytes=32768.0, looked_up=8.0)
     assert counted(METRICS.encode()) == told
