@@ -27,6 +27,7 @@ DECIDERS = [
     "sidecar/calibrate/crossover.py",
     "sidecar/calibrate/curves.py",
     "sidecar/calibrate/fitting.py",
+    "sidecar/calibrate/headline.py",
     "sidecar/calibrate/machine.py",
     "sidecar/calibrate/outcomes.py",
     "sidecar/calibrate/picture.py",

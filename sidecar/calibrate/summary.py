@@ -5,6 +5,7 @@ Rule: pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -78,13 +79,15 @@ def _spread(measured: Iterable[Measured], verdict: Verdict) -> Spread | None:
     return Spread(median(times), min(times), max(times), len(times)) if times else None
 
 
-def points(measured: Iterable[Measured], kind: Kind) -> list[tuple[int, float]]:
-    """(tokens, ms) of each leg of a kind that counts."""
-    return [
+def points(measured: Iterable[Measured], kind: Kind, least_legs: int) -> list[tuple[int, float]]:
+    """(tokens, ms) of each leg of a kind that counts, of lengths that have so many of them."""
+    found = [
         (one.prefix_tokens, one.ttft_ms)
         for one in measured
         if one.leg.kind is kind and one.verdict.counts and one.ttft_ms
     ]
+    legs = Counter(tokens for tokens, _ in found)
+    return [point for point in found if legs[point[0]] >= least_legs]
 
 
 def figures(measured: Sequence[Measured], warm: Sequence[Measured], pull: Curve | None) -> Figures:

@@ -106,7 +106,7 @@ async def test_controls_that_pull_end_with_4() -> None:
             flags = (f"--consumer=http://{gateway.netloc}", f"--source-p2p={a.p2p_host}:{a.p2p_port}")
             ended = await calibrated(f"--source={a.url}", *flags, *QUICK)
     assert ended.code == 4, ended
-    assert ended.out.startswith("FAILED: too many controls were contaminated\n")
+    assert ended.out.startswith("FAILED: too many legs were contaminated: others use the pair\n")
     assert "(contaminated): 32,768 bytes were pulled without a directive" in ended.out
     assert "- one of the URLs is a gateway whose endpoint picker names sources itself" in ended.out
 
