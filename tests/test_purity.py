@@ -20,6 +20,7 @@ DECIDERS = [
     "sidecar/alone.py",
     "sidecar/api.py",
     "sidecar/body.py",
+    "sidecar/calibrate/agreement.py",
     "sidecar/calibrate/aim.py",
     "sidecar/calibrate/asking.py",
     "sidecar/calibrate/axes.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sidecar.calibrate.agreement import agreed
 from sidecar.calibrate.crossover import Crossover, crossover, recommended
 from sidecar.calibrate.curves import Curve, Gain
 from sidecar.calibrate.fitting import fitted
@@ -78,6 +79,7 @@ def reported(
     gone: str | None,
 ) -> Report:
     """The report. cut: how it ended if it was cut short."""
+    warm, measured = agreed(warm, measured)
     least_legs = min(setting.rounds, FEWEST_LEGS)
     timed = [points(measured, kind, least_legs) for kind in (Kind.RECOMPUTE, Kind.PULL)]
     curves = fitted(timed[0], RECOMPUTE_DEGREE), fitted(timed[1], PULL_DEGREE)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from sidecar.calibrate.agreement import bytes_per_token
 from sidecar.calibrate.curves import Curve, K
 from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.verdicts import Measured, Verdict
@@ -95,7 +96,7 @@ def figures(measured: Sequence[Measured], warm: Sequence[Measured], pull: Curve 
     moved = [one for one in (*measured, *warm) if one.verdict is Verdict.MOVED]
     if not moved:
         return Figures()
-    per_token = median(_bytes_per_token(one) for one in moved)
+    per_token = median(bytes_per_token(one) for one in moved)
     if pull is None:
         return Figures(per_token)
     slope_ms = pull.coefficients[1] / K
@@ -107,7 +108,3 @@ def figures(measured: Sequence[Measured], warm: Sequence[Measured], pull: Curve 
         floor_half_width_ms=pull.half_width(0),
         setup_ms=max(first) if first else None,
     )
-
-
-def _bytes_per_token(one: Measured) -> float:
-    return (one.rise.pulled_bytes or 0.0) / (one.rise.pulled_tokens or one.prefix_tokens)

@@ -93,6 +93,14 @@ def test_more_than_a_third_of_the_pulls_without_their_prefix_is_no_pair_that_pul
     assert outcome(pulls(4, 2, verdict), [], crosses) is Outcome.CROSSES
 
 
+def test_more_than_a_third_of_the_pulls_contaminated_is_no_verdict() -> None:
+    crosses = Crossover(Shape.CROSSES, 2048, 16384, 8700, 8600, 8800)
+    assert outcome(pulls(6, 4, Verdict.CONTAMINATED), [], crosses) is Outcome.CONTAMINATED
+    assert outcome(pulls(4, 2, Verdict.CONTAMINATED), [], crosses) is Outcome.CROSSES
+    # The warm pulls of a run that never came to its legs.
+    assert outcome([], pulls(0, 3, Verdict.CONTAMINATED), None) is Outcome.CONTAMINATED
+
+
 def test_pulls_now_and_then_have_causes_of_their_own_before_those_of_none() -> None:
     legs = pulls(6, 14, Verdict.NOTHING)
     found = causes(Outcome.NO_PULL, PAIR, legs)
