@@ -62,6 +62,8 @@ def _calibrate(options: Options, outputs: Mapping[str, Output]) -> int:
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     legs = ordered(lengths, options.rounds, options.dp_ranks, random.Random(seed).randrange)
     price = cost(legs, options.dp_ranks, (scene.pair.source, scene.counters), options.timeout_s)
+    if scene.doubt:
+        print(f"{PROG}: warning: {scene.doubt}", file=sys.stderr)
     for line in question(price, lengths, options.rounds, (options.load, options.load_tokens)):
         print(line, file=sys.stderr)
     if not options.yes and (answer := _answer()) is not None:
