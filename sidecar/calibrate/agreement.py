@@ -28,7 +28,7 @@ def bytes_per_token(one: Measured) -> float:
 
 
 def _usual(moved: Sequence[Measured]) -> Mapping[int, float]:
-    """Bytes per token by length: the median of the length, the lower one where there are two.
+    """Bytes per token by the length asked for: the median of the length, the lower one where there are two.
 
     No length is given more than shorter ones: layers with a sliding window move a fixed part of any prefix,
     so that longer ones have fewer bytes per token, and never more. (Where an engine does not count tokens, a
@@ -36,8 +36,8 @@ def _usual(moved: Sequence[Measured]) -> Mapping[int, float]:
     """
     usual: dict[int, float] = {}
     least = float("inf")
-    for length in sorted({one.prefix_tokens for one in moved}):
-        mine = [one for one in moved if one.prefix_tokens == length]
+    for length in sorted({one.leg.prefix_tokens for one in moved}):
+        mine = [one for one in moved if one.leg.prefix_tokens == length]
         usual[length] = median_low(bytes_per_token(one) for one in mine)
         if all(one.rise.pulled_tokens for one in mine):
             usual[length] = least = min(least, usual[length])
@@ -47,7 +47,7 @@ def _usual(moved: Sequence[Measured]) -> Mapping[int, float]:
 def _judged(one: Measured, usual: Mapping[int, float]) -> Measured:
     if one.verdict is not Verdict.MOVED:
         return one
-    found, other = bytes_per_token(one), usual[one.prefix_tokens]
+    found, other = bytes_per_token(one), usual[one.leg.prefix_tokens]
     if found > other * (1 + MOST_APART):
         reason = (
             f"{found:,.0f} bytes came per token where other pulls took {other:,.0f}: others pulled meanwhile"

@@ -83,7 +83,11 @@ def reported(
     least_legs = min(setting.rounds, FEWEST_LEGS)
     timed = [points(measured, kind, least_legs) for kind in (Kind.RECOMPUTE, Kind.PULL)]
     curves = fitted(timed[0], RECOMPUTE_DEGREE), fitted(timed[1], PULL_DEGREE)
-    lengths = sorted({tokens for tokens, _ in timed[0]} & {tokens for tokens, _ in timed[1]})
+    lengths = [
+        row.prefix_tokens
+        for row in rows(measured)
+        if min(spread.count if spread else 0 for spread in (row.recompute, row.pull)) >= least_legs
+    ]
     found = None
     if curves[0] and curves[1] and len(lengths) > 1:
         found = crossover(Gain(curves[0], curves[1]), lengths[0], lengths[-1])

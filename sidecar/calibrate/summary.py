@@ -81,14 +81,15 @@ def _spread(measured: Iterable[Measured], verdict: Verdict) -> Spread | None:
 
 
 def points(measured: Iterable[Measured], kind: Kind, least_legs: int) -> list[tuple[int, float]]:
-    """(tokens, ms) of each leg of a kind that counts, of lengths that have so many of them."""
-    found = [
-        (one.prefix_tokens, one.ttft_ms)
-        for one in measured
-        if one.leg.kind is kind and one.verdict.counts and one.ttft_ms
+    """(tokens, ms) of each leg of a kind that counts, of the rows that have so many of them.
+
+    Prompts of text have about the tokens of their row.
+    """
+    found = [one for one in measured if one.leg.kind is kind and one.verdict.counts and one.ttft_ms]
+    legs = Counter(one.leg.prefix_tokens for one in found)
+    return [
+        (one.prefix_tokens, one.ttft_ms or 0.0) for one in found if legs[one.leg.prefix_tokens] >= least_legs
     ]
-    legs = Counter(tokens for tokens, _ in found)
-    return [point for point in found if legs[point[0]] >= least_legs]
 
 
 def figures(measured: Sequence[Measured], warm: Sequence[Measured], pull: Curve | None) -> Figures:

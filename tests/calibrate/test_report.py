@@ -97,6 +97,16 @@ def test_a_length_with_a_single_pull_of_several_rounds_carries_no_fit() -> None:
     assert (both.ended, both.crossover and both.crossover.longest) == (Outcome.CROSSES, 16384)
 
 
+def test_prompts_of_text_are_of_their_length_though_each_has_other_tokens() -> None:
+    legs = [
+        replace(one, prefix_tokens=one.prefix_tokens - 16 * (one.leg.number % 7))
+        for one in legs_of_profile("glm")
+    ]
+    told = report(legs)
+    assert told.ended is Outcome.CROSSES
+    assert (told.crossover and told.crossover.longest) == 16384
+
+
 def test_a_single_round_has_single_legs() -> None:
     profile = PROFILES["glm"]
     once = legs_of(profile.recompute_ms, profile.pull_ms, rounds=1)
