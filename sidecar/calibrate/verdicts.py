@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from sidecar.calibrate.plan import Kind, Leg
+from sidecar.calibrate.words import several
 from sidecar.engine_counters import Counters
 from sidecar.remote.prompts import Answered
 
@@ -127,7 +128,8 @@ def _pull(prefix_tokens: int, beyond_tokens: int, answered: Answered, rise: Rise
         told = f"{tokens:,.0f} tokens came over P2P for a prefix of {prefix_tokens:,}"
         return Verdict.CONTAMINATED, f"{told}: others pulled meanwhile"
     if rise.pulled_bytes < ABOUT * prefix_tokens:
-        told = f"{rise.pulled_bytes:,.0f} bytes came over P2P for {prefix_tokens:,} tokens"
+        came = several(round(rise.pulled_bytes), "byte")
+        told = f"{came} came over P2P for {prefix_tokens:,} tokens"
         return Verdict.PARTIAL, f"{told}: no KV is that small"
     if rise.given_chunks == 0:
         return Verdict.ELSEWHERE, "bytes came, and the source's counter of found chunks did not rise"

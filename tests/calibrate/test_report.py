@@ -125,3 +125,15 @@ def test_pulls_most_of_which_moved_nothing_give_no_threshold() -> None:
     assert headline(told) == (
         "FAILED: 12 of 20 pulls did not move about the whole prefix: no verdict on what was left"
     )
+
+
+def test_a_rank_that_moves_nothing_is_not_told_as_pulls_that_sometimes_do() -> None:
+    legs = [
+        replace(one, leg=replace(one.leg, rank=1), verdict=Verdict.NOTHING)
+        if one.leg.kind is Kind.PULL and one.leg.prefix_tokens > 4096
+        else one
+        for one in legs_of_profile("glm")
+    ]
+    told = reported(setting(ranks=2), [], legs, None, None)
+    assert told.ended is Outcome.NO_PULL
+    assert headline(told) == "FAILED: no pull of a data-parallel rank ever moved its prefix"
