@@ -21,7 +21,7 @@ from sidecar.calibrate.flags import PROG
 from sidecar.calibrate.options import Options, parsed
 from sidecar.calibrate.outcomes import MEANINGS, Outcome
 from sidecar.calibrate.outputs import BadOutput, Output, opened
-from sidecar.calibrate.plan import NoLength, ordered, usable
+from sidecar.calibrate.plan import NoLength, check_enough, ordered, usable
 from sidecar.calibrate.scene import BadScene, Scene, looked_at
 from sidecar.remote import RemoteError, Uncounted
 from sidecar.remote.texts import shown
@@ -59,9 +59,12 @@ def _calibrate(options: Options, outputs: Mapping[str, Output]) -> int:
     scene = asyncio.run(looked_at(options))
     _check_load(options, scene)
     lengths = usable(options.lengths, scene.block_tokens, scene.limit_tokens)
+    check_enough(lengths, options.rounds)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     legs = ordered(lengths, options.rounds, options.dp_ranks, random.Random(seed).randrange)
     price = cost(legs, options.dp_ranks, (scene.pair.source, scene.counters), options.timeout_s)
+    if scene.doubt:
+        print(f"{PROG}: warning: {scene.doubt}", file=sys.stderr)
     for line in question(price, lengths, options.rounds, (options.load, options.load_tokens)):
         print(line, file=sys.stderr)
     if not options.yes and (answer := _answer()) is not None:

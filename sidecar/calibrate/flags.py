@@ -110,15 +110,16 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         ),
         default=DEFAULT_LENGTHS,
         metavar="N,N,...",
-        help="prefix lengths in tokens, rounded to blocks and cut to the model's limit; up to"
-        f" {_MOST_LENGTHS} of 1 to {_MOST_TOKENS:,} (default: {','.join(map(str, DEFAULT_LENGTHS))})",
+        help="prefix lengths in tokens, rounded to blocks and cut to the model's limit; 2 to"
+        f" {_MOST_LENGTHS}, each of 1 to {_MOST_TOKENS:,} (default: {','.join(map(str, DEFAULT_LENGTHS))})",
     )
     add(
         "--rounds",
         type=values.whole(1, _MOST_ROUNDS),
         default=DEFAULT_ROUNDS,
         metavar="N",
-        help=f"legs of each kind and length (1 to {_MOST_ROUNDS:,}; default: {DEFAULT_ROUNDS})",
+        help=f"legs of each kind and length, at least 2 where there are two lengths"
+        f" (1 to {_MOST_ROUNDS:,}; default: {DEFAULT_ROUNDS})",
     )
     add(
         "--seed",

@@ -56,7 +56,7 @@ async def run(couple: Couple, leg: Leg) -> Measured:
         return Measured(leg, Verdict.FAILED, str(error), prefix_tokens, None, seeded.ttft_ms, Rise())
     after, source_after = await _after(couple, leg.kind, (before, source_before), answered)
     rise = risen(before, after, (source_before, source_after))
-    verdict, reason = judged(leg.kind, prefix_tokens, answered, rise)
+    verdict, reason = judged(leg.kind, (prefix_tokens, couple.block_tokens), answered, rise)
     counted = ((couple.consumer, before, after), (couple.source, stored_before, source_after))
     for remote, first, last in counted:
         if fallen(first, last):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sidecar.calibrate.aim import P2P_PORT
 from sidecar.calibrate.flags import FILES, command_line
+from sidecar.calibrate.plan import NoLength, check_enough
 from sidecar.endpoint import Endpoint
 from sidecar.remote import Place, Trust, values
 from sidecar.remote.place import WIDEST_PORT
@@ -50,6 +51,10 @@ def parsed(argv: Sequence[str]) -> Options:
     if args.source == args.consumer:
         parser.error("--consumer: is the source itself; a pair is needed")
     _check_ranks(parser, args)
+    try:
+        check_enough(sorted(set(args.lengths)), args.rounds)
+    except NoLength as error:
+        parser.error(str(error))
     files = {name: getattr(args, name) for name in FILES if getattr(args, name)}
     if list(files.values()).count("-") > 1:
         parser.error(f"--{', --'.join(files)}: only one of them can go to standard output")

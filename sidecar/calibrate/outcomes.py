@@ -14,9 +14,9 @@ from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.verdicts import Measured, Verdict
 from sidecar.remote.facts import Facts
 
-MOST_CONTAMINATED = 1 / 3
-"""Of all controls. A stray one is discarded; more of them mean that others use the pair at the same time.
-The same goes for legs whose counters cannot be used."""
+MOST_ASIDE = 1 / 3
+"""Of all controls, of all pulls, and of all legs whose counters cannot be used. A stray one is set aside;
+more of them mean that the rest is not to be trusted either: others use the pair, or it pulls now and then."""
 
 
 class Outcome(IntEnum):
@@ -41,8 +41,8 @@ MEANINGS = {
     Outcome.CROSSES: "a crossover was found, and a threshold is recommended",
     Outcome.UNREACHABLE: "an engine does not answer, or not as engines do, or refuses the requests",
     Outcome.WRONG_USAGE: "a flag is wrong, or something is missing here",
-    Outcome.NO_PULL: "no pull ever moved its prefix",
-    Outcome.CONTAMINATED: "too many controls were contaminated",
+    Outcome.NO_PULL: "no pull moved its prefix, or more than a third of them did not",
+    Outcome.CONTAMINATED: "too many legs were contaminated: others use the pair",
     Outcome.PULLS_WIN: "no crossover: pulls were faster at every length",
     Outcome.COMPUTING_WINS: "no crossover: computing was faster, the longest length included",
     Outcome.UNCLEAR: "too few legs count, or their spread is too wide, to tell",
@@ -74,19 +74,26 @@ def outcome(measured: Sequence[Measured], warm: Sequence[Measured], found: Cross
     """What a run that was not cut short comes to."""
     legs = (*warm, *measured)
     unusable = sum(one.verdict is Verdict.UNUSABLE for one in legs)
-    if unusable > len(legs) * MOST_CONTAMINATED or (unusable and _moves_nothing(legs)):
+    if unusable > len(legs) * MOST_ASIDE or (unusable and _moves_nothing(legs)):
         return Outcome.UNUSABLE
     if _moves_nothing(legs):
         return Outcome.NO_PULL
     if contaminated(measured):
         return Outcome.CONTAMINATED
+    # Warm pulls may miss; they only stand for the others where there are no others.
+    if spoiled := _spoiled(_pulls(measured) or _pulls(warm)):
+        return spoiled
     return _SHAPES[found.shape] if found else Outcome.UNCLEAR
+
+
+def _pulls(legs: Sequence[Measured]) -> list[Measured]:
+    return [one for one in legs if one.leg.kind is Kind.PULL]
 
 
 def _moves_nothing(legs: Sequence[Measured]) -> bool:
     """Whether there is a rank none of whose pulls moved, or no rank at all."""
-    tried = {one.leg.rank for one in legs if one.leg.kind is Kind.PULL}
-    moved = {one.leg.rank for one in legs if one.verdict is Verdict.MOVED}
+    tried = {one.leg.rank for one in _pulls(legs)}
+    moved = {one.leg.rank for one in _pulls(legs) if one.verdict in (Verdict.MOVED, Verdict.CONTAMINATED)}
     return not moved or tried != moved
 
 
@@ -94,7 +101,26 @@ def contaminated(measured: Sequence[Measured]) -> bool:
     """Whether so many controls were contaminated that the others are not to be trusted either."""
     controls = [one for one in measured if one.leg.kind is Kind.RECOMPUTE]
     bad = sum(one.verdict is Verdict.CONTAMINATED for one in controls)
-    return bad > len(controls) * MOST_CONTAMINATED
+    return bad > len(controls) * MOST_ASIDE
+
+
+def unmoved(measured: Sequence[Measured]) -> tuple[int, int]:
+    """How many pulls did not move about their prefix, failed ones too, and of how many."""
+    others = (Verdict.MOVED, Verdict.CONTAMINATED, Verdict.UNUSABLE)
+    pulls = _pulls(measured)
+    return sum(one.verdict not in others for one in pulls), len(pulls)
+
+
+def _spoiled(pulls: Sequence[Measured]) -> Outcome | None:
+    """What most of the pulls that do not count have in common, where there are too many of them."""
+    counts = {
+        Outcome.NO_PULL: unmoved(pulls)[0],
+        Outcome.CONTAMINATED: sum(one.verdict is Verdict.CONTAMINATED for one in pulls),
+        Outcome.UNUSABLE: sum(one.verdict is Verdict.UNUSABLE for one in pulls),
+    }
+    if sum(counts.values()) <= len(pulls) * MOST_ASIDE:
+        return None
+    return max(counts, key=lambda ended: counts[ended])
 
 
 def causes(ended: Outcome, pair: Pair, measured: Sequence[Measured]) -> list[str]:
@@ -111,7 +137,7 @@ def causes(ended: Outcome, pair: Pair, measured: Sequence[Measured]) -> list[str
         case Outcome.UNUSABLE:
             return list(_OF_UNUSABLE)
         case Outcome.UNCLEAR:
-            return ["more rounds (--rounds), a quieter pair of engines, or lengths further apart (--lengths)"]
+            return [*_of_stray_pulls(measured), *_OF_SPREAD]
         case _:
             return []
 
@@ -134,27 +160,40 @@ def differences(pair: Pair) -> list[str]:
 
 def _of_no_pull(pair: Pair, measured: Sequence[Measured]) -> list[str]:
     found = [
+        *_of_stray_pulls(measured),
         "PYTHONHASHSEED, --block-size, KV dtype, model revision or --tensor-parallel-size differ between the"
         " engines: a peer that differs is refused without a word (their logs say which)",
+        *(_OF_SIDECARS if pair.consumer.through_sidecar else ()),
         f"the consumer cannot reach {pair.target}: the `host` of the source's P2P tier must be the"
         " pod's own address, and the port open between pods",
         "the source has no P2P tier (OffloadingConnector with a secondary tier of type p2p), or one too small"
         " to keep a prefix until it is asked for",
         "the consumer's P2P plane is stalled: it had contact with a peer that died (vLLM 0.32); restart it",
     ]
-    if pair.consumer.through_sidecar:
-        found.insert(
-            1,
-            "the consumer's sidecar does not pull: --kv-connector (offloading, or nixlv2 with"
-            " --enable-p2p-pull), --enable-ssrf-protection, the source guard; its log has the `reason`",
-        )
     if any(one.verdict is Verdict.HAD_IT for one in measured):
         found.insert(0, "the consumer had what only the source was sent: both URLs lead to one engine")
-    if any(one.rise.given_chunks for one in measured):
+    if any(one.rise.given_chunks for one in measured if one.verdict is Verdict.NOTHING):
         found.insert(0, "the source found the blocks, and none arrived: the transfer itself fails")
     return found
 
 
+def _of_stray_pulls(legs: Sequence[Measured]) -> Sequence[str]:
+    """Of a pair some of whose pulls move, and others do not. The warm ones may miss."""
+    some, of = unmoved([one for one in legs if one.leg.round >= 0])
+    return _OF_STRAY_PULLS if 0 < some < of else ()
+
+
+_OF_SIDECARS = (
+    "the consumer's sidecar does not pull: --kv-connector (offloading, or nixlv2 with --enable-p2p-pull),"
+    " --enable-ssrf-protection, the source guard; its log has the `reason`",
+)
+_OF_STRAY_PULLS = (
+    "some pulls move and others do not: one of the URLs is of several engines, of which not all can pull"
+    " (give the pods' own URLs)",
+    "some pulls move and others do not: the source's P2P tier is too small to keep a prefix until it is asked"
+    " for, or busy with other requests' prefixes",
+)
+_OF_SPREAD = ("more rounds (--rounds), a quieter pair of engines, or lengths further apart (--lengths)",)
 _OF_CONTAMINATION = (
     "other clients use the pair: take both engines out of the pool while they are measured",
     "one of the URLs is a gateway whose endpoint picker names sources itself: give the pods' own URLs",

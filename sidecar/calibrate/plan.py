@@ -5,7 +5,7 @@ Rule: pure; chance comes in as a function, so that a seed gives the same order a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,13 +51,34 @@ class Leg:
 
 
 class NoLength(ValueError):
-    """Nothing of the asked lengths can be run; the message says why."""
+    """What was asked for cannot be run, or not to a verdict; the message says why and names the flag."""
+
+
+FEWEST_LENGTHS = 2
+"""Of a line."""
+FEWEST_POINTS = 3
+"""Of a line with its spread: one more than it has coefficients."""
+
+
+def check_enough(lengths: Collection[int], rounds: int) -> None:
+    """Raises NoLength for a run that could never end in a verdict, however it goes."""
+    if len(lengths) < FEWEST_LENGTHS:
+        raise NoLength(f"--lengths: {_only(lengths)}; no curve goes through less than {FEWEST_LENGTHS}")
+    if len(lengths) * rounds < FEWEST_POINTS:
+        raise NoLength(
+            f"--rounds: {rounds} of {len(lengths)} lengths gives {len(lengths) * rounds} points, and a curve"
+            f" with its spread needs {FEWEST_POINTS}: say --rounds=2, or more lengths"
+        )
+
+
+def _only(lengths: Collection[int]) -> str:
+    return f"only {', '.join(f'{length:,}' for length in lengths)} tokens"
 
 
 def usable(lengths: Iterable[int], block_tokens: int, limit_tokens: int | None) -> tuple[int, ...]:
     """The lengths as multiples of the block size, what is over the model's limit cut to it, each once.
 
-    Raises NoLength.
+    Raises NoLength where none is left, or only one.
     """
     most = max(lengths := tuple(lengths))
     if limit_tokens is not None:
@@ -66,6 +87,12 @@ def usable(lengths: Iterable[int], block_tokens: int, limit_tokens: int | None) 
     if not rounded:
         raise NoLength(
             f"--lengths: none has a whole block of {block_tokens} tokens and fits into the model's limit"
+        )
+    if len(rounded) < FEWEST_LENGTHS:
+        limit = f", cut to the model's limit of {limit_tokens:,}" if limit_tokens else ""
+        raise NoLength(
+            f"--lengths: {_only(rounded)} are left in whole blocks of {block_tokens}{limit}; no curve goes"
+            f" through less than {FEWEST_LENGTHS}"
         )
     return tuple(sorted(rounded))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sidecar.calibrate.agreement import agreed
 from sidecar.calibrate.crossover import Crossover, crossover, recommended
 from sidecar.calibrate.curves import Curve, Gain
 from sidecar.calibrate.fitting import fitted
@@ -20,6 +21,8 @@ RECOMPUTE_DEGREE = 2
 """Attention makes late tokens dearer: the time is quadratic in the length."""
 PULL_DEGREE = 1
 """Bytes, and so the time, grow with the length."""
+FEWEST_LEGS = 2
+"""Of a kind and length, where more were asked for: what a single one took may be chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,15 @@ def reported(
     gone: str | None,
 ) -> Report:
     """The report. cut: how it ended if it was cut short."""
-    curves = (
-        fitted(points(measured, Kind.RECOMPUTE), RECOMPUTE_DEGREE),
-        fitted(points(measured, Kind.PULL), PULL_DEGREE),
-    )
-    lengths = [row.prefix_tokens for row in rows(measured) if row.recompute and row.pull]
+    warm, measured = agreed(warm, measured)
+    least_legs = min(setting.rounds, FEWEST_LEGS)
+    timed = [points(measured, kind, least_legs) for kind in (Kind.RECOMPUTE, Kind.PULL)]
+    curves = fitted(timed[0], RECOMPUTE_DEGREE), fitted(timed[1], PULL_DEGREE)
+    lengths = [
+        row.prefix_tokens
+        for row in rows(measured)
+        if min(spread.count if spread else 0 for spread in (row.recompute, row.pull)) >= least_legs
+    ]
     found = None
     if curves[0] and curves[1] and len(lengths) > 1:
         found = crossover(Gain(curves[0], curves[1]), lengths[0], lengths[-1])

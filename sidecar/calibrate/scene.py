@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from dataclasses import dataclass
 
 from sidecar.calibrate.aim import Aim, aimed
@@ -27,7 +28,10 @@ class BadScene(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The pair. counters: of the source. limit_tokens: of the smaller of the two."""
+    """The pair. counters: of the source. limit_tokens: of the smaller of the two.
+
+    doubt: what could not be found out from here, for whoever is asked whether to start.
+    """
 
     pair: Pair
     aim: Aim
@@ -35,6 +39,7 @@ class Scene:
     block_tokens: int
     limit_tokens: int | None
     counters: Counters
+    doubt: str | None
 
 
 async def looked_at(options: Options) -> Scene:
@@ -51,8 +56,7 @@ async def looked_at(options: Options) -> Scene:
     aim = aimed(
         options.source, through_sidecar=through, p2p=options.source_p2p, endpoint=options.source_endpoint
     )
-    for rank in range(0 if aim.by_header else options.dp_ranks):
-        await _tried(aim.of_rank(rank), guessed=options.source_p2p is None)
+    doubt = None if aim.by_header else await _all_tried(aim, options)
     limits = [facts.max_model_tokens for facts in (source, consumer) if facts.max_model_tokens]
     blocks = [facts.block_tokens for facts in (source, consumer) if facts.block_tokens]
     return Scene(
@@ -62,28 +66,47 @@ async def looked_at(options: Options) -> Scene:
         block_tokens=max(blocks, default=DEFAULT_BLOCK_TOKENS),
         limit_tokens=min(limits, default=None),
         counters=counters,
+        doubt=doubt,
     )
 
 
-async def _tried(p2p: Endpoint, *, guessed: bool) -> None:
-    """Connect to a P2P endpoint and close at once, which engines do not mind. Raises NoAnswer.
+async def _all_tried(aim: Aim, options: Options) -> str | None:
+    """The doubt about the first rank whose P2P endpoint cannot be tried from here. Raises NoAnswer."""
+    for rank in range(options.dp_ranks):
+        p2p = aim.of_rank(rank)
+        why = await _tried(p2p)
+        if why and options.source_p2p is None:
+            raise NoAnswer(f"{p2p.netloc}: {why}; --source-p2p names the source's P2P tier")
+        if why:
+            return (
+                f"--source-p2p: {p2p.netloc} could not be tried from here ({why}): if the consumer cannot"
+                " reach it either, one pull can make all its later ones hang (vLLM 0.32)"
+            )
+    return None
+
+
+async def _tried(p2p: Endpoint) -> str | None:
+    """Connect to a P2P endpoint and close at once, which engines do not mind; why that cannot be done.
 
     One contact with a dead peer can hang all later pulls of a vLLM 0.32 engine: none is sent there (a sidecar
-    has its source guard). Whoever names the endpoint may name one that only the consumer can reach.
+    has its source guard). Whoever names the endpoint may name one that only the consumer can reach. Raises
+    NoAnswer where nothing listens.
     """
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(p2p.host, p2p.port)
     except ConnectionRefusedError:
         raise NoAnswer(f"{p2p.netloc}: no P2P tier listens there; --source-p2p names where it does") from None
+    except TimeoutError:
+        return f"no connection within {CONNECT_S:g} s"
+    except socket.gaierror as error:
+        return f"the name does not resolve: {error.strerror}"
     except OSError as error:
-        if guessed:
-            why = str(error) or f"no connection within {CONNECT_S:g} s"
-            raise NoAnswer(f"{p2p.netloc}: {why}; --source-p2p names the source's P2P tier") from None
-        return
+        return error.strerror or str(error)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
+    return None
 
 
 async def _look(place: Place, options: Options) -> tuple[Facts, Counters]:

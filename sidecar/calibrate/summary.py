@@ -5,10 +5,12 @@ Rule: pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from sidecar.calibrate.agreement import bytes_per_token
 from sidecar.calibrate.curves import Curve, K
 from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.verdicts import Measured, Verdict
@@ -78,12 +80,15 @@ def _spread(measured: Iterable[Measured], verdict: Verdict) -> Spread | None:
     return Spread(median(times), min(times), max(times), len(times)) if times else None
 
 
-def points(measured: Iterable[Measured], kind: Kind) -> list[tuple[int, float]]:
-    """(tokens, ms) of each leg of a kind that counts."""
+def points(measured: Iterable[Measured], kind: Kind, least_legs: int) -> list[tuple[int, float]]:
+    """(tokens, ms) of each leg of a kind that counts, of the rows that have so many of them.
+
+    Prompts of text have about the tokens of their row.
+    """
+    found = [one for one in measured if one.leg.kind is kind and one.verdict.counts and one.ttft_ms]
+    legs = Counter(one.leg.prefix_tokens for one in found)
     return [
-        (one.prefix_tokens, one.ttft_ms)
-        for one in measured
-        if one.leg.kind is kind and one.verdict.counts and one.ttft_ms
+        (one.prefix_tokens, one.ttft_ms or 0.0) for one in found if legs[one.leg.prefix_tokens] >= least_legs
     ]
 
 
@@ -92,7 +97,7 @@ def figures(measured: Sequence[Measured], warm: Sequence[Measured], pull: Curve 
     moved = [one for one in (*measured, *warm) if one.verdict is Verdict.MOVED]
     if not moved:
         return Figures()
-    per_token = median(_bytes_per_token(one) for one in moved)
+    per_token = median(bytes_per_token(one) for one in moved)
     if pull is None:
         return Figures(per_token)
     slope_ms = pull.coefficients[1] / K
@@ -104,7 +109,3 @@ def figures(measured: Sequence[Measured], warm: Sequence[Measured], pull: Curve 
         floor_half_width_ms=pull.half_width(0),
         setup_ms=max(first) if first else None,
     )
-
-
-def _bytes_per_token(one: Measured) -> float:
-    return (one.rise.pulled_bytes or 0.0) / (one.rise.pulled_tokens or one.prefix_tokens)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from sidecar.calibrate.crossover import Crossover, Shape
-from sidecar.calibrate.outcomes import MEANINGS, Outcome
+from sidecar.calibrate.headline import headline
 from sidecar.calibrate.plan import Kind
 from sidecar.calibrate.report import Report, Setting
 from sidecar.calibrate.summary import Row, Spread
@@ -29,66 +29,13 @@ _UNITS = ("tokens", "ms", "ms", "ms", "ms", "ms", "", "rec+pull")
 
 def text(report: Report) -> str:
     """The whole report; the first line is the verdict."""
-    parts = [_verdict(report), "", *_setting(report)]
+    parts = [headline(report), "", *_setting(report)]
     if report.rows:
         parts += ["", *_table(report.rows)]
     parts += ["", *_figures(report)]
     if report.aside or report.causes or report.gone:
         parts += ["", *_aside(report)]
     return "\n".join(parts).rstrip()
-
-
-def _verdict(report: Report) -> str:
-    sentence = _VERDICTS.get(report.ended, lambda _: MEANINGS[report.ended])(report)
-    return f"{_MARKS.get(report.ended, 'FAILED')}: {sentence}"
-
-
-_MARKS = {
-    Outcome.CROSSES: "OK",
-    Outcome.PULLS_WIN: "OK, no crossover",
-    Outcome.COMPUTING_WINS: "no crossover",
-    Outcome.UNCLEAR: "unclear",
-    Outcome.INTERRUPTED: "interrupted",
-}
-
-
-def _crosses(report: Report) -> str:
-    found = report.crossover
-    assert found is not None
-    assert found.high is not None
-    since = f"from {found.tokens:,.0f}" if found.tokens else f"for certain from {found.high:,.0f}"
-    return f"pulling beats computing {since} tokens on; set minCachedTokenDelta to {report.recommended:,}"
-
-
-def _pulls_win(report: Report) -> str:
-    found = report.crossover
-    assert found is not None
-    return (
-        f"pulling wins at every length from {found.shortest:,} tokens on;"
-        f" set minCachedTokenDelta to {report.recommended:,}"
-    )
-
-
-def _computing_wins(report: Report) -> str:
-    found = report.crossover
-    assert found is not None
-    return f"computing beats pulling up to {found.longest:,} tokens; leave pulls off between these engines"
-
-
-def _interrupted(report: Report) -> str:
-    done = len(report.measured)
-    so_far = f"{done} of {report.setting.legs} legs were run"
-    if report.recommended is None:
-        return f"{so_far}; too few for a threshold"
-    return f"{so_far}; so far they give minCachedTokenDelta {report.recommended:,}"
-
-
-_VERDICTS = {
-    Outcome.CROSSES: _crosses,
-    Outcome.PULLS_WIN: _pulls_win,
-    Outcome.COMPUTING_WINS: _computing_wins,
-    Outcome.INTERRUPTED: _interrupted,
-}
 
 
 def _setting(report: Report) -> Iterator[str]:

@@ -24,7 +24,6 @@ from tests.test_answers import closed_port
 
 # A machine that is busy with other things blurs times: one more run is allowed.
 _TRIES = 2
-SHORT = ("--yes", "--lengths=512", "--rounds=2")
 QUICK = ("--yes", "--lengths=512,1024", "--rounds=2")
 
 
@@ -106,7 +105,7 @@ async def test_controls_that_pull_end_with_4() -> None:
             flags = (f"--consumer=http://{gateway.netloc}", f"--source-p2p={a.p2p_host}:{a.p2p_port}")
             ended = await calibrated(f"--source={a.url}", *flags, *QUICK)
     assert ended.code == 4, ended
-    assert ended.out.startswith("FAILED: too many controls were contaminated\n")
+    assert ended.out.startswith("FAILED: too many legs were contaminated: others use the pair\n")
     assert "(contaminated): 32,768 bytes were pulled without a directive" in ended.out
     assert "- one of the URLs is a gateway whose endpoint picker names sources itself" in ended.out
 
@@ -146,9 +145,9 @@ async def test_ranks_take_turns_on_ports_that_are_counted_up() -> None:
         pair({"port": http, "p2p_port": p2p}, port=other) as (a, b),
         pair({"port": http + 1, "p2p_port": p2p + 1}, port=other + 1) as (_, d),
     ):
-        ended = await calibrated(*at(a, b), *SHORT, "--dp-ranks=2", "--json=-")
+        ended = await calibrated(*at(a, b), *QUICK, "--dp-ranks=2", "--json=-")
         served = [engine.metrics.value("lab:p2p_served_bytes_total") for engine in (a, _)]
-    assert [leg["rank"] for leg in ended.json["legs"]] == [0, 1] * 2
+    assert [leg["rank"] for leg in ended.json["legs"]] == [0, 1] * 4
     assert {leg["verdict"] for leg in ended.json["legs"]} == {"moved", "clean"}
     assert [leg["rank"] for leg in ended.json["warm_pulls"]] == [0, 1]
     assert min(served) > 0
@@ -158,7 +157,13 @@ async def test_ranks_take_turns_on_ports_that_are_counted_up() -> None:
 async def test_background_load_runs_on_both_and_ends_with_the_measurement() -> None:
     async with pair({"profile": "glm"}, profile="glm", time_scale=0.2) as (a, b):
         ended = await calibrated(
-            *at(a, b), "--yes", "--lengths=512", "--rounds=1", "--load=2", "--load-tokens=100", "--json=-"
+            *at(a, b),
+            "--yes",
+            "--lengths=512,1024",
+            "--rounds=2",
+            "--load=2",
+            "--load-tokens=100",
+            "--json=-",
         )
         await asyncio.sleep(0.1)
         running = [engine.metrics.value("vllm:num_requests_running") for engine in (a, b)]
@@ -206,13 +211,13 @@ async def _refused(*flags: str) -> str:
 
 async def test_without_a_terminal_and_yes_it_states_the_cost_and_starts_nothing() -> None:
     async with pair() as (a, b):
-        err = await _refused(*at(a, b), "--lengths=2048", "--rounds=2")
+        err = await _refused(*at(a, b), "--lengths=1024,2048", "--rounds=2")
         computed = [engine.metrics.value("vllm:prompt_tokens_total") for engine in (a, b)]
     lines = err.splitlines()
-    assert lines[0] == "4 legs: prefixes of 2,048 tokens, each 2 times computed and pulled"
-    # 5 seeds, 2 controls of 2,049 tokens, the warm one without its tail.
-    assert lines[2].startswith("  computed   14,342 prompt tokens on both engines")
-    assert lines[3].startswith("  pulled     6,144 tokens of KV, about 614 MB at 100 KB per token, assumed")
+    assert lines[0] == "8 legs: prefixes of 1,024, 2,048 tokens, each 2 times computed and pulled"
+    # Of both lengths 4 seeds and 2 controls with their tails, and a warm one of the shorter without.
+    assert lines[2].startswith("  computed   19,468 prompt tokens on both engines")
+    assert lines[3].startswith("  pulled     7,168 tokens of KV, about 717 MB at 100 KB per token, assumed")
     assert lines[-1] == "sidecar calibrate: nobody to ask: standard input is no terminal; say --yes"
     assert computed == [0, 0]
 
@@ -221,7 +226,7 @@ async def test_the_question_can_be_answered_with_no() -> None:
     terminal, inner = pty.openpty()
     async with pair() as engines:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sidecar", "calibrate", *at(*engines), "--lengths=512", "--rounds=1"),
+            *(sys.executable, "-m", "sidecar", "calibrate", *at(*engines), *QUICK[1:]),
             stdin=inner,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

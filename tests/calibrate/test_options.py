@@ -65,6 +65,19 @@ def test_what_is_said_is_read() -> None:
             (*PAIR, f"--lengths={'1,' * 64}1"),
             f"--lengths: '{('1,' * 64)[:97]}...' is not a list of up to 64 token counts from 1 to 10,000,000",
         ),
+        (
+            (*PAIR, "--lengths=16384", "--rounds=3"),
+            "--lengths: only 16,384 tokens; no curve goes through less than 2",
+        ),
+        (
+            (*PAIR, "--lengths=2048,2048", "--rounds=3"),
+            "--lengths: only 2,048 tokens; no curve goes through less than 2",
+        ),
+        (
+            (*PAIR, "--lengths=2048,16384", "--rounds=1"),
+            "--rounds: 1 of 2 lengths gives 2 points, and a curve with its spread needs 3: say --rounds=2,"
+            " or more lengths",
+        ),
         ((*PAIR, "--rounds=0"), "--rounds: '0' is not a whole number from 1 to 1,000"),
         ((*PAIR, "--rounds=1001"), "--rounds: '1001' is not a whole number from 1 to 1,000"),
         ((*PAIR, "--load=-1"), "--load: '-1' is not a whole number from 0 to 1,024"),
@@ -120,6 +133,11 @@ def test_a_mistake_is_one_line_and_2(
 ) -> None:
     assert main(flags) == Outcome.WRONG_USAGE
     assert capsys.readouterr().err == f"sidecar calibrate: {line}\n"
+
+
+@pytest.mark.parametrize("flags", [("--lengths=1,20", "--rounds=2"), ("--lengths=1,20,30", "--rounds=1")])
+def test_the_fewest_points_that_make_a_curve_are_taken(flags: tuple[str, ...]) -> None:
+    assert len(parsed((*PAIR, *flags)).lengths) in (2, 3)
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from sidecar.calibrate.crossover import Crossover, Shape
 from sidecar.calibrate.outcomes import Outcome, Pair, causes, outcome
 from sidecar.calibrate.plan import Kind
-from sidecar.calibrate.verdicts import Rise, Verdict
+from sidecar.calibrate.verdicts import Measured, Rise, Verdict
 from sidecar.remote import Facts
 from tests.calibrate.made import FACTS, bad, measured
 
@@ -75,3 +78,40 @@ def test_a_single_leg_whose_counters_fell_is_set_aside() -> None:
 def test_a_consumer_that_has_what_only_the_source_was_sent_is_the_source() -> None:
     had = bad(Kind.PULL, Verdict.HAD_IT, "2,048 tokens were in the consumer's own cache")
     assert causes(Outcome.NO_PULL, PAIR, [had])[0].endswith("both URLs lead to one engine")
+
+
+def pulls(moved: int, aside: int, verdict: Verdict) -> list[Measured]:
+    """So many legs that moved, and so many that did not count."""
+    others = [bad(Kind.PULL, verdict, "x")] * aside
+    return [*(measured(n, Kind.PULL, 2048, 50.0) for n in range(moved)), *others]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.NOTHING, Verdict.PARTIAL, Verdict.ELSEWHERE, Verdict.FAILED])
+def test_more_than_a_third_of_the_pulls_without_their_prefix_is_no_pair_that_pulls(verdict: Verdict) -> None:
+    crosses = Crossover(Shape.CROSSES, 2048, 16384, 8700, 8600, 8800)
+    assert outcome(pulls(6, 14, verdict), [], crosses) is Outcome.NO_PULL
+    assert outcome(pulls(4, 2, verdict), [], crosses) is Outcome.CROSSES
+
+
+def test_more_than_a_third_of_the_pulls_contaminated_is_no_verdict() -> None:
+    crosses = Crossover(Shape.CROSSES, 2048, 16384, 8700, 8600, 8800)
+    assert outcome(pulls(6, 4, Verdict.CONTAMINATED), [], crosses) is Outcome.CONTAMINATED
+    assert outcome(pulls(4, 2, Verdict.CONTAMINATED), [], crosses) is Outcome.CROSSES
+    # The warm pulls of a run that never came to its legs.
+    assert outcome([], pulls(0, 3, Verdict.CONTAMINATED), None) is Outcome.CONTAMINATED
+
+
+def test_pulls_now_and_then_have_causes_of_their_own_before_those_of_none() -> None:
+    legs = pulls(6, 14, Verdict.NOTHING)
+    found = causes(Outcome.NO_PULL, PAIR, legs)
+    assert found[0].startswith("some pulls move and others do not: one of the URLs is of several engines")
+    assert found[2].startswith("PYTHONHASHSEED")
+    # The pulls that moved were found at the source as well: that is no transfer that fails.
+    assert not any("the transfer itself fails" in cause for cause in found)
+
+
+def test_an_unclear_end_with_pulls_that_moved_nothing_asks_for_more_than_more_rounds() -> None:
+    found = causes(Outcome.UNCLEAR, PAIR, pulls(5, 1, Verdict.NOTHING))
+    assert found[0].startswith("some pulls move and others do not")
+    assert found[-1].startswith("more rounds (--rounds)")
+    assert causes(Outcome.UNCLEAR, PAIR, pulls(6, 0, Verdict.NOTHING)) == found[-1:]

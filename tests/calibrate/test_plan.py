@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from sidecar.calibrate.plan import Kind, NoLength, ordered, usable
+from sidecar.calibrate.plan import Kind, NoLength, check_enough, ordered, usable
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from sidecar.calibrate.plan import Kind, NoLength, ordered, usable
         ((2048, 32768, 49152), 16, 8192, (2048, 8176)),
         ((2048, 8190), 16, 8192, (2048, 8176)),
         # What is shorter than a block is none.
-        ((10, 2048), 16, None, (2048,)),
+        ((10, 2048, 4096), 16, None, (2048, 4096)),
     ],
 )
 def test_lengths_are_whole_blocks_under_the_limit(
@@ -31,6 +31,35 @@ def test_lengths_are_whole_blocks_under_the_limit(
 def test_where_no_block_fits_nothing_can_be_run() -> None:
     with pytest.raises(NoLength, match="--lengths: none has a whole block of 64 tokens"):
         usable((2048,), 64, 65)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit_tokens", "told"),
+    [
+        (
+            (10, 2048),
+            None,
+            "only 2,048 tokens are left in whole blocks of 16; no curve goes through less than 2",
+        ),
+        (
+            (8192, 16384),
+            4096,
+            "only 4,080 tokens are left in whole blocks of 16, cut to the model's limit of 4,096; no curve"
+            " goes through less than 2",
+        ),
+    ],
+)
+def test_one_length_that_is_left_is_no_run(
+    lengths: tuple[int, ...], limit_tokens: int | None, told: str
+) -> None:
+    with pytest.raises(NoLength, match=f"^--lengths: {told}$"):
+        usable(lengths, 16, limit_tokens)
+
+
+def test_two_lengths_that_are_left_of_three_need_a_second_round() -> None:
+    with pytest.raises(NoLength, match=r"^--rounds: 1 of 2 lengths gives 2 points"):
+        check_enough(usable((2048, 8192, 16384), 16, 8192), 1)
+    check_enough(usable((2048, 8192, 16384), 16, 8192), 2)
 
 
 def test_each_round_has_both_kinds_at_every_length_once() -> None:

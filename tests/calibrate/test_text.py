@@ -45,7 +45,7 @@ def test_a_crossover_is_told_with_its_table_and_figures() -> None:
 def test_what_was_set_aside_and_what_is_likely_stand_at_the_end() -> None:
     strays = [bad(Kind.RECOMPUTE, Verdict.CONTAMINATED, "64 bytes were pulled without a directive")] * 11
     told = text(report([*legs_of_profile("glm"), *strays]))
-    assert told.startswith("FAILED: too many controls were contaminated\n")
+    assert told.startswith("FAILED: too many legs were contaminated: others use the pair\n")
     assert "5+5 (11 aside)" in told
     assert "crossover" not in told
     assert told.endswith(

@@ -29,6 +29,12 @@ def answered(cached: int | None = None) -> Answered:
         (Kind.PULL, Rise(65536, N / 2, 0, 64), N // 2, Verdict.PARTIAL),
         (Kind.PULL, Rise(65536, None, 0, 64), N // 2, Verdict.PARTIAL),
         (Kind.PULL, Rise(131072, N, 0, 0), N, Verdict.ELSEWHERE),
+        # The prompt's last block, and one more; beyond that others pulled.
+        (Kind.PULL, Rise(131072, N + 32, 0, 128), N, Verdict.MOVED),
+        (Kind.PULL, Rise(131072, N + 33, 0, 128), N, Verdict.CONTAMINATED),
+        (Kind.PULL, Rise(1310720, 10 * N, 0, 128), N, Verdict.CONTAMINATED),
+        # A byte for all of its tokens is no KV.
+        (Kind.PULL, Rise(1, N, 0, 128), N, Verdict.PARTIAL),
         (Kind.PULL, Rise(0, 0, N, 0), N, Verdict.HAD_IT),
         (Kind.RECOMPUTE, Rise(0, 0, 0, 0), 0, Verdict.CLEAN),
         (Kind.RECOMPUTE, Rise(None, None, None, None), None, Verdict.CLEAN),
@@ -41,13 +47,13 @@ def answered(cached: int | None = None) -> Answered:
 def test_a_leg_is_judged_by_both_engines_counters(
     kind: Kind, rise: Rise, cached: int | None, verdict: Verdict
 ) -> None:
-    found, reason = judged(kind, N, answered(cached), rise)
+    found, reason = judged(kind, (N, 16), answered(cached), rise)
     assert found is verdict
     assert bool(reason) is not verdict.counts
 
 
 def test_the_reason_says_what_moved() -> None:
-    assert judged(Kind.RECOMPUTE, N, answered(), Rise(4096, 64, 0, 4))[1] == (
+    assert judged(Kind.RECOMPUTE, (N, 16), answered(), Rise(4096, 64, 0, 4))[1] == (
         "4,096 bytes were pulled without a directive"
     )
 

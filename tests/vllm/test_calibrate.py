@@ -82,7 +82,7 @@ def test_every_leg_is_verified_by_the_bytes_and_the_verdict_follows(
 def test_a_pair_of_two_hash_seeds_is_told_that_nothing_moves(tiers: Pods, figures: Figures) -> None:
     a, x = tiers["a"], tiers["x"]
 
-    code, report = calibrated(a.engine_url, x.engine_url, p2p(a), "--lengths=512", "--rounds=1")
+    code, report = calibrated(a.engine_url, x.engine_url, p2p(a), "--lengths=512,1024", "--rounds=2")
 
     figures.note(exit_code=code, warm=report["warm_pulls"], causes=report["likely_causes"])
     assert (code, report["outcome"]) == (3, "no_pull")
