@@ -1,16 +1,19 @@
-"""Ctrl-C before a command has begun: ends the program at once, and prints nothing.
+"""What signals do to commands: before one has begun Ctrl-C ends the program, later they end what runs.
 
-Rule: acts. An exception would meet whatever is being imported, some of which catches or prints it.
+Rule: acts, and prints nothing. Before, an exception would meet whatever is being imported, some of which
+catches or prints it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
@@ -32,3 +35,14 @@ def quiet() -> Iterator[None]:
 
 def _end(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
+
+
+def cancelling(task: asyncio.Task[Any], numbers: Iterable[signal.Signals]) -> None:
+    """Let these signals cancel a task of the running loop, where they would end the process.
+
+    Not those that are ignored, as nohup has it; none outside the main thread, which alone gets them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -25,6 +25,7 @@ from sidecar.calibrate.progress import Progress, columns
 from sidecar.calibrate.report import Report, Setting, reported
 from sidecar.calibrate.scene import Scene
 from sidecar.calibrate.tokens import Prompts, accepted
+from sidecar.interrupts import cancelling
 from sidecar.remote import RemoteError, connected
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,20 +65,13 @@ async def _measured(
     """How the run was cut short, if it was, and the prompts that it had."""
     found, progress = seen
     made: list[Prompts] = []
-    loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         measuring = tasks.create_task(_all(options, scene, legs, (found, progress, made)))
-        for number in _heeded():
-            loop.add_signal_handler(number, measuring.cancel)
+        cancelling(measuring, _SIGNALS)
         # A task that was cancelled is no failure of its group.
         await asyncio.wait([measuring])
     cut = Outcome.INTERRUPTED if measuring.cancelled() else Outcome.UNREACHABLE if found.gone else None
     return cut, made[0] if made else None
-
-
-def _heeded() -> list[signal.Signals]:
-    """Those that nobody has had ignored, as nohup does."""
-    return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 async def _all(

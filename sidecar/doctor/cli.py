@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
@@ -27,11 +26,11 @@ from sidecar.doctor.paint import coloured, plain
 from sidecar.doctor.peers import BadFlag, named, overridden, placed
 from sidecar.doctor.report import report
 from sidecar.doctor.rounds import diagnose
-from sidecar.interrupts import INTERRUPTED
+from sidecar.interrupts import INTERRUPTED, cancelling
 
 # A program's own fault (sysexits.h, EX_SOFTWARE).
 _BROKEN = 70
-# asyncio heeds SIGINT.
+# Besides SIGINT, which asyncio heeds.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -60,7 +59,9 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(options: Options, codes: list[int]) -> None:
     """Once, or until it is interrupted; `codes` is given the status of each round. Raises BadFlag."""
-    _heed()
+    running = asyncio.current_task()
+    assert running is not None
+    cancelling(running, _SIGNALS)
     going = True
     while going:
         try:
@@ -73,16 +74,6 @@ async def _run(options: Options, codes: list[int]) -> None:
             going = await _round(options, order, codes) and options.watch
         if going:
             await asyncio.sleep(options.interval_s)
-
-
-def _heed() -> None:
-    """Let signals that would end the process end what runs instead, as Ctrl-C does."""
-    running = asyncio.current_task()
-    if running is None or threading.current_thread() is not threading.main_thread():
-        return  # signals come to the main thread only
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
-            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
 
 
 async def _round(options: Options, order: Order, codes: list[int]) -> bool:

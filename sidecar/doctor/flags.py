@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from sidecar.doctor.peers import MOST_PEERS, place
 from sidecar.parser import Parser
 from sidecar.remote import values
+from sidecar.remote.facts import QUESTION_S
 from sidecar.remote.place import MalformedPlace, Place
 
 PROG = "sidecar doctor"
@@ -80,13 +82,13 @@ def _add_peers(made: argparse.ArgumentParser) -> None:
     )
     add(
         "--inference-pool",
-        type=values.kind(_pool, "NS/NAME, names of Kubernetes"),
+        type=values.kind(_spelled(_POOL), "NS/NAME, names of Kubernetes"),
         metavar="NS/NAME",
         help="the pods of an InferencePool; a bare NAME is in namespace default (needs sidecar[kubernetes])",
     )
     add(
         "--pool-group",
-        type=values.kind(_group, "an API group"),
+        type=values.kind(_spelled(_GROUP), "an API group"),
         metavar="NAME",
         help=f"its API group ({POOL_GROUP})",
     )
@@ -123,7 +125,8 @@ def _add_rounds(made: argparse.ArgumentParser) -> None:
         type=values.duration,
         default=_TIMEOUT_S,
         metavar="DURATION",
-        help=f"of one answer; of one to a question about itself at most 15s ({_TIMEOUT_S:g}s; up to 24h)",
+        help=f"of one answer; of one to a question about itself at most {QUESTION_S:g}s"
+        f" ({_TIMEOUT_S:g}s; up to 24h)",
     )
 
 
@@ -187,13 +190,12 @@ def _places(text: str) -> tuple[Place, ...]:
         raise argparse.ArgumentTypeError(f"{error}; such as http://10.0.0.1:8000") from None
 
 
-def _pool(text: str) -> str:
-    if not _POOL.fullmatch(text):
-        raise ValueError(text)
-    return text
+def _spelled(pattern: re.Pattern[str]) -> Callable[[str], str]:
+    """A reader of what the pattern matches, which raises ValueError."""
 
+    def read(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(text)
+        return text
 
-def _group(text: str) -> str:
-    if not _GROUP.fullmatch(text):
-        raise ValueError(text)
-    return text
+    return read
