@@ -23,11 +23,10 @@ from sidecar.usage import SseUsage, reported, rewritten
 if TYPE_CHECKING:
     from sidecar.server.client import Client
 
-# The usage stands in the last part of a document, before the KV parameters and log probabilities at most.
+# The usage stands in the last part of a document, before the KV parameters and log probabilities at most; in
+# a stream in the last event but for `[DONE]`, or in the first, each mostly a piece of its own.
 _USAGE_BYTES = 4096
-# In a stream it is the last event but for `[DONE]`, each mostly a piece of its own; one may come in two.
-_USAGE_PIECES = 3
-
+_USAGE_PIECES = 8
 
 Write = Callable[[bytes], None]
 
@@ -43,7 +42,7 @@ class Relay:
         self._client = client
         self._record = record
         self._tap: Write | None = None
-        self._last: deque[bytes] | None = None
+        self._last: deque[bytes] = deque(maxlen=_USAGE_PIECES)
 
     async def run(
         self, response: httpx.Response, leg: LegRecord, cached_tokens: int | None, tap: Write | None = None
@@ -111,16 +110,18 @@ class Relay:
         return self._noting_events(leg) if self._record.streaming else write
 
     def _noting_events(self, leg: LegRecord) -> Write:
-        """The same for a stream: its usage stands in the first piece (Anthropic), or in one of the last."""
-        client = self._client
-        self._last = last = deque[bytes](maxlen=_USAGE_PIECES)
+        """The same for a stream, whose usage is looked for at its two ends only: many events make one."""
+        client, last = self._client, self._last
+        beginning = True
 
         def write(piece: bytes) -> None:
+            nonlocal beginning
             client.write(piece)
-            last.append(piece)
-            if leg.first_byte_s is None:
+            last.append(piece if len(piece) <= _USAGE_BYTES else piece[-_USAGE_BYTES:])
+            if beginning:
                 leg.first_byte_s = client.first_byte_s
-                _note_usage(leg, piece)
+                _note_usage(leg, b"".join(last))
+                beginning = len(last) < _USAGE_PIECES
 
         return write
 

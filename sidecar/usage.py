@@ -33,14 +33,14 @@ def cached_tokens(answer: Body) -> int:
     return 0
 
 
+# Followed by what ends it: else the rest of its digits may be yet to come, or lost.
+_COUNT = rb"\s*:\s*(\d{1,12})(?=[\s,}])"
 # As every API spells them: OpenAI's, Responses' and Anthropic's names. A quote inside a JSON string is
 # escaped, so that nothing in a prompt or a completion can look like one of these keys.
-_CACHED = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})\b')
-_PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})\b')
+_CACHED = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens)"' + _COUNT)
+_PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"' + _COUNT)
 # Anthropic's `input_tokens` are without these (vLLM 0.32 anthropic/serving.py); all others count them in.
-_APART = [
-    re.compile(rb'"cache_%b_input_tokens"\s*:\s*(\d{1,12})\b' % kind) for kind in (b"read", b"creation")
-]
+_APART = [re.compile(rb'"cache_%b_input_tokens"' % kind + _COUNT) for kind in (b"read", b"creation")]
 
 
 def reported(text: bytes) -> tuple[int | None, int | None]:

@@ -366,3 +366,20 @@ def test_what_an_answer_reports_counts_cached_tokens_among_the_prompts(
     text: bytes, expected: tuple[int | None, int | None]
 ) -> None:
     assert reported(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"usage":{"prompt_tokens":16',
+        b'{"usage":{"prompt_tokens":16, "prompt_tokens_details":{"cached_tokens":6',
+        b'{"usage":{"prompt_tokens":16,"prompt_tokens_details":{"cached_tokens":',
+    ],
+)
+def test_a_number_that_may_go_on_is_none(text: bytes) -> None:
+    assert reported(text) == (16 if b"16," in text else None, None)
+
+
+def test_a_number_that_may_go_on_does_not_hide_one_before_it() -> None:
+    text = b'data: {"usage":{"prompt_tokens":70}}\n\ndata: {"usage":{"prompt_tokens":7'
+    assert reported(text) == (70, None)

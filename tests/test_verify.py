@@ -139,8 +139,19 @@ _DONE = b"data: [DONE]\n\n"
         (_TEXT, _USAGE + _DONE),
         (_USAGE, *([_TEXT] * 9), _DONE),  # Anthropic's stand in the first event
         (_TEXT, _USAGE, b": still here\n\n", _DONE),
+        (_TEXT, *(_USAGE[at : at + 5] for at in range(0, len(_USAGE), 5)), _DONE),
+        (_USAGE[:24], _USAGE[24:], *([_TEXT] * 300), _DONE),
+        (_TEXT * 300, _USAGE[:24], _USAGE[24:], _DONE),
     ],
-    ids=["in two pieces", "with the end", "first", "before a comment"],
+    ids=[
+        "in two pieces",
+        "with the end",
+        "first",
+        "before a comment",
+        "in many pieces",
+        "first, and cut within a number",
+        "cut within a number",
+    ],
 )
 async def test_a_streams_usage_is_found_in_its_first_and_its_last_pieces(pieces: tuple[bytes, ...]) -> None:
     async def answering(got: Got, answer: Answer) -> None:
