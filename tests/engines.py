@@ -91,6 +91,16 @@ class Answer:
 
 Script = Callable[[Got, Answer], Awaitable[None]]
 
+
+def saying(value: Any, status: int = 200) -> Script:
+    """Answers always so: JSON, or bytes as they are."""
+
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.json(value, status)
+
+    return script
+
+
 COMPLETION: dict[str, Any] = {
     "id": "c",
     "choices": [{"text": "hello"}],

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from sidecar.connectors import mooncake
-from tests.engines import Answer, Got, Script, ScriptedEngine, complete, scripted
+from tests.engines import Answer, Got, Script, ScriptedEngine, complete, saying, scripted
 from tests.serving import PREFILLER, Served, post, serving
 
 MOONCAKE = "--kv-connector=mooncake"
@@ -21,13 +20,6 @@ def ranks(*engine_ids: str) -> Script:
 
     async def script(got: Got, answer: Answer) -> None:
         await answer.json({str(rank): {"engine_id": engine_id} for rank, engine_id in enumerate(engine_ids)})
-
-    return script
-
-
-def saying(value: Any, status: int = 200) -> Script:
-    async def script(got: Got, answer: Answer) -> None:
-        await answer.json(value, status)
 
     return script
 
@@ -111,7 +103,8 @@ async def test_every_prefiller_is_asked_for_its_own_engines() -> None:
 async def test_a_question_without_a_usable_answer_is_a_502_and_no_engine_is_asked(
     script: Script, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mooncake, "QUERY_TIMEOUT_S", 0.2)
+    if script is never:
+        monkeypatch.setattr(mooncake, "QUERY_TIMEOUT_S", 0.2)
     async with (
         scripted() as decoder,
         scripted() as prefiller,

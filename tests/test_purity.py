@@ -45,6 +45,8 @@ DECIDERS = [
     "sidecar/debug/elision.py",
     "sidecar/debug/playing.py",
     "sidecar/debug/reasons.py",
+    "sidecar/debug/told.py",
+    "sidecar/debug/tree.py",
     "sidecar/doctor/addresses.py",
     "sidecar/doctor/agreement.py",
     "sidecar/doctor/between.py",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import re
@@ -15,19 +14,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from sidecar import bounded
-from sidecar.body import Body, elements
-from sidecar.debug.explain import Deciding, explained, pretty
+from sidecar.debug.explain import Deciding, explained
 from sidecar.debug.reasons import SourceState
+from sidecar.debug.told import Told, read
 from sidecar.debug.tree import tree
 from sidecar.headers import Headers
 from sidecar.parser import Parser
 from sidecar.parts import deciders
+from sidecar.remote.texts import MOST_CHARACTERS, Unreadable, quoted, shown
 from sidecar.server.client import BodyTooLarge
 from sidecar.settings import SettingsError, load
 from sidecar.stages import schemes_of
@@ -55,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
         args = _parser().parse_args(own)
         posed = Posed(*_place(args.where), *_content(args))
         content = asyncio.run(_asked(posed, flags, prompts=args.prompts, verify=not args.insecure))
+        told = _told(content, posed.base)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else _WRONG_USAGE
     except SettingsError as refused:
@@ -63,18 +63,16 @@ def main(argv: Sequence[str]) -> int:
         return _refuse(_WRONG_USAGE, str(error))
     except NoAnswer as none:
         return _refuse(_NO_ANSWER, str(none))
-    print(content.decode().rstrip() if args.raw else "\n".join(tree(_told(content))))
+    print(content.decode().rstrip() if args.raw else "\n".join(tree(told)))
     return 0
 
 
-def _told(content: bytes) -> dict[str, Any]:
-    """The explanation, with the values of bodies as they are spelled on the wire."""
-    told: dict[str, Any] = json.loads(content)
-    for leg, raw in zip(told["legs"], elements(Body.parse(content)["legs"]), strict=True):
-        if leg["body"] is not None:
-            fields = Body.parse(Body.parse(raw)["body"])
-            leg["body"] = {key: pretty(value, indent=0).decode() for key, value in fields.items()}
-    return told
+def _told(content: bytes, base: str) -> Told:
+    """Raises NoAnswer."""
+    try:
+        return read(content)
+    except Unreadable:
+        raise NoAnswer(f"{base}: what answers there is no sidecar's debug port") from None
 
 
 # RFC 9110 sections 5.1 and 5.5; llhttp lets no control character through to a sidecar either, but tabs.
@@ -157,7 +155,7 @@ def _place(where: str) -> tuple[str, bytes]:
 
 
 def _content(args: argparse.Namespace) -> tuple[Headers, bytes]:
-    """Headers and body. Raises ValueError or OSError."""
+    """Headers and body. Raises ValueError."""
     headers = [_header(os.fsencode(text)) for text in args.header]
     if not any(name.lower() == b"content-type" for name, _ in headers):
         headers.append((b"content-type", b"application/json"))
@@ -173,9 +171,12 @@ def _header(given: bytes) -> tuple[bytes, bytes]:
 
 
 def _body(data: str) -> bytes:
-    if data == "@-":
-        return sys.stdin.buffer.read()
-    return Path(data[1:]).read_bytes() if data.startswith("@") else os.fsencode(data)
+    if not data.startswith("@"):
+        return os.fsencode(data)
+    try:
+        return sys.stdin.buffer.read() if data == "@-" else Path(data[1:]).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ValueError(f"-d: {quoted(data)}: {getattr(error, 'strerror', None) or error}") from None
 
 
 async def _asked(posed: Posed, flags: list[str], *, prompts: bool, verify: bool) -> bytes:
@@ -219,7 +220,7 @@ async def _answer(posed: Posed, *, prompts: bool, verify: bool) -> bytes:
     if response.status_code == 404:
         raise NoAnswer(f"{posed.base}: no debug endpoints there (--debug-endpoints, on --metrics-port)")
     if not response.is_success:
-        said = content[:200].decode("utf-8", "replace")
+        said = shown(content[:MOST_CHARACTERS].decode("utf-8", "replace"))
         raise NoAnswer(f"{posed.base}: answered {response.status_code}: {said}")
     return content
 

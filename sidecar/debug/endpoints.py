@@ -24,8 +24,9 @@ from fastapi.responses import StreamingResponse
 
 from sidecar import __version__
 from sidecar import headers as names
-from sidecar.debug.explain import Deciding, explained, pretty
+from sidecar.debug.explain import Deciding, explained
 from sidecar.debug.sources import state_of, table
+from sidecar.debug.told import pretty
 from sidecar.observers.ring import OUTCOMES, Ring
 from sidecar.plan import Role
 from sidecar.server.asgi import EXTENSION

@@ -6,7 +6,6 @@ sources is only looked at.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from sidecar.api import Api
 from sidecar.debug.elision import shown_body, shown_headers
 from sidecar.debug.playing import Played, Sent, played
 from sidecar.debug.reasons import SourceState, reasons
+from sidecar.debug.told import pretty
 from sidecar.endpoint import Endpoint
 from sidecar.errors import SidecarError
 from sidecar.intake import Asking, Limits, read_call, screened
@@ -67,13 +67,6 @@ async def explained(asked: Asking, deciding: Deciding, *, prompts: bool = False)
         refusal = {"status": error.status, "type": error.type, "message": error.message}
         told |= {"answer": "refused", "refusal": refusal, "why": [error.message], "legs": []}
     return pretty(msgspec.json.encode(told))
-
-
-def pretty(text: bytes, indent: int = 2) -> bytes:
-    """A JSON text with line breaks, on one line for 0; as it is where msgspec 0.23 cannot read it."""
-    with contextlib.suppress(msgspec.DecodeError):  # a lone surrogate (see `body`)
-        return msgspec.json.format(text, indent=indent)
-    return text
 
 
 async def _routed(asked: Asking, api: Api, deciding: Deciding, *, prompts: bool) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Draws an explanation as a tree for a terminal.
 
-Rule: pure; everything that is in the explanation is drawn, in its order.
+Rule: pure; everything that is in the explanation is drawn, in its order, of characters that can be printed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from sidecar.debug.told import Leg, Told
+from sidecar.remote.texts import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +20,15 @@ class Node:
     below: Sequence[Node] = ()
 
 
-def tree(told: Mapping[str, Any]) -> list[str]:
+def tree(told: Told) -> list[str]:
     """The lines of an explanation (`debug.explain`); values of bodies are texts here."""
     request = told["request"]
     api = f" ({request['api']})" if request["api"] else ""
     title = f"{request['method']} {request['path']}{api}, connector {told['connector']}: {told['answer']}"
-    return [title, *_drawn(list(_parts(told)), "")]
+    return [printable(title), *_drawn(list(_parts(told)), "")]
 
 
-def _parts(told: Mapping[str, Any]) -> Iterator[Node]:
+def _parts(told: Told) -> Iterator[Node]:
     if refusal := told.get("refusal"):
         yield Node(f"answered {refusal['status']} {refusal['type']}")
     yield Node("why", [Node(reason) for reason in told["why"]])
@@ -36,7 +38,7 @@ def _parts(told: Mapping[str, Any]) -> Iterator[Node]:
         yield Node("to know", [Node(note) for note in notes])
 
 
-def _leg(number: int, leg: Mapping[str, Any]) -> Node:
+def _leg(number: int, leg: Leg) -> Node:
     when = f"only if {leg['when']}: " if leg["when"] else ""
     below = [Node(f"{when}{leg['how']}")]
     if pull := leg["pull"]:
@@ -52,5 +54,5 @@ def _leg(number: int, leg: Mapping[str, Any]) -> Node:
 def _drawn(nodes: Sequence[Node], indent: str) -> Iterator[str]:
     for node in nodes:
         last = node is nodes[-1]
-        yield f"{indent}{'└─' if last else '├─'} {node.text}"
+        yield f"{indent}{'└─' if last else '├─'} {printable(node.text)}"
         yield from _drawn(node.below, indent + ("   " if last else "│  "))

@@ -25,8 +25,13 @@ def shown(text: str, most: int = MOST_CHARACTERS) -> str:
 
     What turns the direction of writing, and spaces that look like none, are escaped as well.
     """
-    told = "".join(one if one.isprintable() else _escaped(one) for one in text[:most])
+    told = printable(text[:most])
     return told if len(text) <= most and len(told) <= most else f"{told[: most - 3]}..."
+
+
+def printable(text: str) -> str:
+    """The same, whole: on one line, however long."""
+    return "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
 def quoted(text: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from sidecar.debug.cli import main
 from tests.bombs import packed
 from tests.debug.serving import DEBUG, debugging
-from tests.engines import scripted
+from tests.engines import saying, scripted
 from tests.test_answers import closed_port
 
 BODY = '{"prompt":"secret","max_tokens":4,"temperature":0.70}'
@@ -114,6 +114,9 @@ NO_HEADER = "-H: not 'NAME: VALUE' with a header's name, in one line (it is not 
             ["http://127.0.0.1:1/v1/completions", "--", "--workers=2"],
             "flags after -- go with a path alone: a running sidecar has its own",
         ),
+        (["/v1/completions", "-d", "@/nope"], "-d: '@/nope': No such file or directory"),
+        (["/v1/completions", "--json", "@/"], "-d: '@/': Is a directory"),
+        (["/v1/completions", "-d", "@a\0b"], "-d: '@a\\x00b': embedded null byte"),
         (["/v1/completions", "--nothing"], "unrecognized arguments: --nothing"),
     ],
 )
@@ -140,3 +143,58 @@ async def test_a_packed_answer_is_not_unpacked(capsys: pytest.CaptureFixture[str
         f"sidecar explain: http://{port.netloc}: content-encoding 'gzip, gzip', where identity was asked for"
     )
     assert capsys.readouterr().err.strip() == told
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>",
+        b"\xff",
+        b"",
+        b"[]",
+        b"{}",
+        b'{"data":[]}',
+        b"[" * 100_000,
+        b"9" * 6_000,
+        b'{"request":{"method":"POST","path":"/","api":null},"connector":"x","answer":"y","why":[],"legs":[{}]}',
+        b'{"request":{"method":"POST","path":"/","api":null},"connector":"x","answer":NaN,"why":[],"legs":[]}',
+    ],
+    ids=lambda content: content[:12].decode("ascii", "replace"),
+)
+@pytest.mark.parametrize("raw", [(), ("--raw",)], ids=["tree", "raw"])
+async def test_what_is_no_explanation_is_no_answer(
+    content: bytes, raw: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with scripted(saying(content)) as port:
+        url = f"http://{port.netloc}/v1/completions"
+        assert await asyncio.to_thread(main, [url, "-d", "{}", *raw]) == 1
+    told = f"sidecar explain: http://{port.netloc}: what answers there is no sidecar's debug port\n"
+    assert capsys.readouterr() == ("", told)
+
+
+async def test_what_a_peer_says_reaches_the_terminal_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "\x1b[31m\x9b2J\u202e"
+    shown = "\\x1b[31m\\x9b2J\\u202e"
+    explanation = {
+        "request": {"method": "POST", "path": "/", "api": None},
+        "connector": said,
+        "answer": "legs",
+        "why": [said, "\ud83d"],
+        "legs": [],
+    }
+    async with (
+        scripted(saying(said.encode(), 500)) as failing,
+        scripted(saying(json.dumps(explanation).encode())) as answering,
+    ):
+        ask = [f"http://{engine.netloc}/v1/completions" for engine in (failing, answering)]
+        assert [await asyncio.to_thread(main, [url, "-d", "{}"]) for url in ask] == [1, 0]
+    out, err = capsys.readouterr()
+    assert err == f"sidecar explain: http://{failing.netloc}: answered 500: {shown}\n"
+    title = f"POST /, connector {shown}: legs"
+    assert out.splitlines() == [title, "└─ why", f"   ├─ {shown}", "   └─ \\ud83d"]
+
+
+def test_a_body_nested_as_deep_as_can_be_read_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    body = '{"prompt":' + "[" * 900 + "]" * 900 + "}"
+    assert main(["/v1/completions", "-d", body, "--prompts", "--", "--source-guard=off"]) == 0
+    assert "[" * 900 in capsys.readouterr().out
