@@ -21,7 +21,7 @@ TRIED = (
 STREAMED = TRIED[:-1] + b',"stream":true}'
 REFUSAL = {"id": "r", "choices": [{"text": "", "finish_reason": "cache_threshold"}], "usage": None}
 # What tells that something happened at once, or because of something else, on a machine with other work.
-SOON_S = 0.5
+SOON_S = 3.0
 
 
 def event(finish_reason: str | None, text: str = "") -> bytes:

@@ -375,12 +375,13 @@ async def test_an_offer_that_dies_before_its_first_event_is_a_502(monkeypatch: p
         assert (answer.status, answer.all("x-sidecar-error")) == (502, ["502"])
 
 
-def looking_up(port: int, cache_s: float) -> Callable[[Call, Route, Options], Plan]:
+def looking_up(port: int, cache_s: float, timeout_s: float = 30.0) -> Callable[[Call, Route, Options], Plan]:
     """A plan that asks one question of the server at `port` and then decodes with its answer."""
 
     def plan(call: Call, route: Route, options: Options) -> Plan:
         where = Endpoint("127.0.0.1", port)
-        [reply] = yield Ask((Leg(Role.LOOKUP, where, b"GET", b"/query", (), b"", timeout_s=0.5),), cache_s)
+        lookup = Leg(Role.LOOKUP, where, b"GET", b"/query", (), b"", timeout_s=timeout_s)
+        [reply] = yield Ask((lookup,), cache_s)
         return Deliver(call.decode_after_prefill(route.decoder, reply.content))
 
     return plan
@@ -447,7 +448,7 @@ async def test_a_question_without_an_answer_is_a_502(
         await answer.json({}, 404)
 
     async with scripted() as decoder, scripted(script or unknown) as bootstrap:
-        playing(monkeypatch, looking_up(bootstrap.port, 30))
+        playing(monkeypatch, looking_up(bootstrap.port, 30, 0.5 if script else 30))
         async with serving(decoder.port) as sidecar:
             answer = await sidecar.post(headers=[(PREFILLER, "127.0.0.1:9")])
         assert (answer.status, answer.json["message"], decoder.requests) == (502, says, [])

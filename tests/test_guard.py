@@ -202,7 +202,8 @@ async def test_a_dead_source_is_not_pulled_from_and_the_request_goes_on_unchange
 
 async def test_a_live_source_is_pulled_from() -> None:
     async with listening("127.9.8.6") as p2p, scripted() as engine:
-        flags = ("--kv-connector=offloading", f"--p2p-connector-port={p2p.port}")
+        port = f"--p2p-connector-port={p2p.port}"
+        flags = ("--kv-connector=offloading", port, "--source-guard-timeout=2s")
         async with serving(engine.port, *flags) as sidecar:
             await sidecar.post(headers=[(SOURCE, "127.9.8.6:8000")])
 

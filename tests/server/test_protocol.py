@@ -121,7 +121,7 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
         await asyncio.sleep(0.03)
         await caller.ask(get())
         assert await caller.closed()
-        assert 0.07 < monotonic() - begun_s < 0.5
+        assert 0.07 < monotonic() - begun_s < 3
         assert await silent.closed()
 
 
@@ -131,7 +131,7 @@ HURRIED = ClientLimits(header_timeout_s=0.05)
 async def test_a_head_that_takes_too_long_is_refused_slow_progress_or_not() -> None:
 
     async def dribble(caller: Caller) -> None:
-        for byte in b"GET / HTTP/1.1\r\nX: " + bytes(100).replace(b"\0", b"x"):
+        for byte in b"GET / HTTP/1.1\r\nX: " + bytes(1000).replace(b"\0", b"x"):
             await caller.send(bytes([byte]))
             await asyncio.sleep(0.005)
 
@@ -140,7 +140,7 @@ async def test_a_head_that_takes_too_long_is_refused_slow_progress_or_not() -> N
         begun_s = monotonic()
         dribbling = asyncio.create_task(dribble(caller))
         refused = await caller.answer()
-        assert (refused.status, refused.whole, monotonic() - begun_s < 0.3) == (408, True, True)
+        assert (refused.status, refused.whole, monotonic() - begun_s < 3) == (408, True, True)
         assert b'"message":"no whole request head within 0.05 s"' in refused.body
         with contextlib.suppress(ConnectionError):
             await dribbling

@@ -154,7 +154,7 @@ async def test_a_closing_connection_does_not_wait_long(monkeypatch: pytest.Monke
         assert (await caller.ask(UPLOAD)).body == PIECE
         begun_s = monotonic()
         await settled(lambda: not stage.connections)
-        assert 0.03 < monotonic() - begun_s < 0.5
+        assert 0.03 < monotonic() - begun_s < 3
 
 
 async def test_a_closing_connection_throws_away_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
