@@ -62,13 +62,13 @@ async def test_between_the_legs_nothing_is_sent_any_more(body: bytes) -> None:
     async def busy(got: Got, answer: Answer) -> None:
         await answer.json({"busy": 1}, 503)
 
-    flags = ("--prefill-max-retries=5", "--prefill-retry-backoff=150ms")
+    flags = ("--prefill-max-retries=5", "--prefill-retry-backoff=600ms")
     async with scripted() as decoder, scripted(busy) as prefiller, serving(decoder.port, *flags) as sidecar:
         async with sidecar.connected() as (_, writer):
             writer.write(post(body=body, headers=[(PREFILLER, prefiller.netloc)]))
             await prefiller.came()
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.7)
         assert (len(prefiller.requests), decoder.requests) == (1, [])
 
 
