@@ -60,8 +60,9 @@ def _prepared(stream: TextIO, own: TextIO | None, kind: Callable[..., io.FileIO]
         stream.reconfigure(errors=_ERRORS)
         return stream
     raw = io.BufferedWriter(kind(stream.fileno(), "w", closefd=False))
-    lines, at_once = stream.line_buffering, stream.write_through
-    return io.TextIOWrapper(raw, stream.encoding, _ERRORS, line_buffering=lines, write_through=at_once)
+    # With PYTHONUNBUFFERED streams say that they write through, which in front of a buffer is not enough.
+    lines = stream.line_buffering or stream.write_through
+    return io.TextIOWrapper(raw, stream.encoding, _ERRORS, line_buffering=lines)
 
 
 def _fill_closed() -> None:

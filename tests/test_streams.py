@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import TextIO
@@ -76,3 +77,18 @@ def test_what_standard_error_does_not_take_stops_nothing(given: Given) -> None:
     with open("/dev/full", "w") as full, given("stderr", full) as became:
         print("nobody hears it", file=became, flush=True)
         assert (became.fileno(), became.errors) == (full.fileno(), "sidecar.spelled")
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_where_streams_have_no_buffer_a_line_leaves_at_once(name: str) -> None:
+    script = (
+        "import os, sys; from sidecar import streams; streams.prepare()\n"
+        f"print('first', file=sys.{name}); os.write(sys.{name}.fileno(), b'second\\n')"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert getattr(run, name) == b"first\nsecond\n"
