@@ -10,10 +10,13 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from urllib.parse import unquote
 
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+
+from sidecar.masking import masked
 
 logger = logging.getLogger("sidecar.tracing")
 
@@ -22,6 +25,10 @@ SERVICE = "pd-sidecar"
 
 # The peer exports over gRPC (pkg/common/observability/tracing/telemetry.go, otlptracegrpc); so do we.
 _PROTOCOL = "grpc"
+
+# Variables of the exporters begin so (OpenTelemetry specification, protocol/exporter).
+_OTLP = ("OTEL_EXPORTER_OTLP", "OTEL_EXPORTER_OTLP_TRACES")
+_LEAST_CHARACTERS = 4
 
 # Seconds between two warnings from one source: an exporter that cannot reach its collector speaks several
 # times per batch, and a batch leaves every 5 s (OTEL_BSP_SCHEDULE_DELAY).
@@ -38,7 +45,8 @@ def tracer_provider(environ: Mapping[str, str], version: str) -> TracerProvider:
     environ: the process environment; samplers, limits, batches and collectors are read from it by the SDK and
     the exporters themselves. Raises TracingSettingError.
     """
-    _quiet(logging.getLogger("opentelemetry"))  # first: it complains of variables while it is made
+    secrets = _secrets(environ)
+    _quiet(logging.getLogger("opentelemetry"), secrets)  # first: it complains of variables while it is made
     try:
         provider = TracerProvider(resource=_resource(environ, version), shutdown_on_exit=False)
         if not _is_true(environ, "OTEL_SDK_DISABLED"):
@@ -47,7 +55,7 @@ def tracer_provider(environ: Mapping[str, str], version: str) -> TracerProvider:
     except TracingSettingError:
         raise
     except Exception as error:  # the SDK and its exporters refuse values with exceptions of several kinds
-        reason = str(error) or type(error).__name__
+        reason = _told(str(error) or type(error).__name__, secrets)
         raise TracingSettingError(f"--tracing: an OTEL_* variable cannot be used: {reason}") from None
     return provider
 
@@ -119,8 +127,9 @@ def _is_true(environ: Mapping[str, str], name: str) -> bool:
 class _Seldom(logging.Handler):
     """Turns a library's complaints into one line of ours per source and `_QUIET_S`, without a traceback."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Sequence[bytes]) -> None:
         super().__init__(logging.WARNING)
+        self._secrets = secrets
         self._last_s: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -130,13 +139,41 @@ class _Seldom(logging.Handler):
         if last_s is not None and now_s - last_s < _QUIET_S:
             return
         self._last_s[record.name] = now_s
-        text = " ".join(record.getMessage().split())
+        text = " ".join(_told(record.getMessage(), self._secrets).split())
         if record.exc_info and record.exc_info[0]:
             text = f"{text} ({record.exc_info[0].__name__})"
         logger.warning("tracing: %s", text)
 
 
-def _quiet(library: logging.Logger) -> None:
+def _quiet(library: logging.Logger, secrets: Sequence[bytes]) -> None:
     """Let only `_Seldom` hear that logger and those below it."""
     library.propagate = False
-    library.handlers[:] = [_Seldom()]
+    library.handlers[:] = [_Seldom(secrets)]
+
+
+def _secrets(environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    """What of the collectors' URLs and headers may be a credential, the longest first."""
+    found: set[str] = set()
+    for name in _OTLP:
+        found |= _credentials(environ.get(f"{name}_ENDPOINT", ""))
+        found |= _values(environ.get(f"{name}_HEADERS", ""), ",")
+    found |= {unquote(one) for one in found}
+    # Shorter ones are no secrets, and stand in other words.
+    kept = {one for one in found if len(one) >= _LEAST_CHARACTERS}
+    return tuple(sorted((one.encode() for one in kept), key=len, reverse=True))
+
+
+def _credentials(url: str) -> set[str]:
+    """User and password, and what the query says."""
+    authority, _, query = url.partition("?")
+    user = authority.partition("//")[2].rpartition("@")[0] or authority.rpartition("@")[0]
+    return {user, user.partition(":")[2], query} | _values(query, "&")
+
+
+def _values(pairs: str, separator: str) -> set[str]:
+    """Of `name=value` pairs."""
+    return {pair.partition("=")[2].strip() for pair in pairs.split(separator)}
+
+
+def _told(text: str, secrets: Sequence[bytes]) -> str:
+    return masked(text.encode(errors="backslashreplace"), secrets).decode()

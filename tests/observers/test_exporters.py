@@ -171,6 +171,29 @@ def test_an_unreachable_collector_is_one_warning_and_costs_requests_nothing(
     assert "\n" not in caplog.records[0].getMessage()
 
 
+SECRETS = ("pass-word", "key-in-query", "key-in-header", "key in header")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_the_collectors_credentials_are_in_no_complaint(
+    protocol: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"http://user:pass-word@127.0.0.1:{closed_port()}/v1/traces?tenant=me&api_key=key-in-query"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url)
+    monkeypatch.setenv(
+        "OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20key-in-header,x=key%20in%20header"
+    )
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.4")
+    provider = tracer_provider({**os.environ, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}, "1.2.3")
+    play(Tracing(provider, Setting("nixlv2")))
+    provider.force_flush()
+    logging.getLogger("opentelemetry.other").warning("sent %s to %s", "Bearer key-in-header", url)
+    provider.shutdown()
+    told = [entry.getMessage() for entry in caplog.records]
+    assert f"tracing: sent *** to {url.replace('user:pass-word', '***').partition('?')[0]}?***" in told
+    assert [secret for secret in SECRETS if any(secret in text for text in told)] == []
+
+
 def test_complaints_of_the_library_lose_their_tracebacks(caplog: pytest.LogCaptureFixture) -> None:
     tracer_provider({"OTEL_TRACES_EXPORTER": "none"}, "1.2.3")
     noisy = logging.getLogger("opentelemetry.some.exporter")
