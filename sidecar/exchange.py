@@ -151,9 +151,13 @@ class Exchange:
 
     def _cancelled(self) -> None:
         """The client is gone; or it is there, and the server cuts what its grace did not suffice for."""
-        self._record.error = "client_gone"
+        record, cut = self._record, ShuttingDown("the sidecar is shutting down")
         if not self._client.ended:
-            self._fail(ShuttingDown("the sidecar is shutting down"))
+            self._fail(cut)
+        elif record.status == _SWITCHED:  # the end of a tunnel's client is no cancellation
+            record.error, record.detail = cut.label, cut.message
+        else:
+            record.error = "client_gone"
 
     def _fail(self, error: SidecarError) -> None:
         """Tell the client: a whole error answer before the first byte, a cut stream after it.
@@ -185,6 +189,9 @@ class Exchange:
             self._client.write(error.event(anthropic=anthropic))
         self._client.drop()
 
+
+# A WebSocket's bytes go both ways (RFC 9110 section 15.2.2).
+_SWITCHED = 101
 
 # A small body is sent whole, so that it can be sent again when an idle connection turns out to be dead.
 _WHOLE_BODY_BYTES = 256 * 1024

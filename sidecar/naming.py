@@ -33,7 +33,7 @@ def mapped(error: BaseException, leg: Leg) -> BaseException:
     """An httpx exception as the tree names it; everything else as it is."""
     match error:
         case httpx.ConnectTimeout() | httpx.ConnectError():
-            return _unconnected(error, leg)
+            return unconnected(error.__cause__, leg, late=isinstance(error, httpx.ConnectTimeout))
         case httpx.RemoteProtocolError() if str(error).startswith("response head over"):
             return EngineDied(leg, f"the {leg.role} engine's {error} (--max-response-header-bytes)")
         case httpx.RemoteProtocolError() if "closed the connection" not in str(error):
@@ -46,9 +46,11 @@ def mapped(error: BaseException, leg: Leg) -> BaseException:
             return error
 
 
-def _unconnected(error: httpx.TransportError, leg: Leg) -> LegFailed:
-    """Why there is no connection. The decoder is the local engine: it is starting, or busy."""
-    cause = error.__cause__
+def unconnected(cause: BaseException | None, leg: Leg, *, late: bool) -> LegFailed:
+    """Why there is no connection. The decoder is the local engine: it is starting, or busy.
+
+    late: the time for it ran out.
+    """
     if getattr(cause, "errno", None) in OWN_FAULTS:
         return NoResources(leg)
     if isinstance(cause, ssl.SSLError):
@@ -56,7 +58,7 @@ def _unconnected(error: httpx.TransportError, leg: Leg) -> LegFailed:
         return EngineUntrusted(leg, f"{untrusted.message}: {_tls_reason(cause)}")
     if leg.role is not Role.DECODE:
         return EngineUnreachable(leg)
-    return EngineConnectTimeout(leg) if isinstance(error, httpx.ConnectTimeout) else EngineNotReady(leg)
+    return EngineConnectTimeout(leg) if late else EngineNotReady(leg)
 
 
 def _tls_reason(error: ssl.SSLError) -> str:

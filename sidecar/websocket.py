@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from sidecar import headers as names
 from sidecar.engine_tls import EngineTLS
-from sidecar.errors import EngineConnectTimeout, EngineDied, EngineNotReady, LegFailed
+from sidecar.errors import EngineDied, LegFailed
+from sidecar.naming import unconnected
 from sidecar.observers import Attempt, LegRecord, Observers
 from sidecar.plan import Leg
 from sidecar.server.tunnel import EngineGone, Upstream, tunnel
@@ -36,7 +37,7 @@ class Tunnels:
     async def run(self, client: Client, record: LegRecord) -> None:
         """Relay the whole session.
 
-        Raises EngineNotReady, EngineConnectTimeout or EngineDied, all before the client got any answer.
+        Raises EngineUnreachable or EngineDied, both before the client got any answer.
         """
         leg = record.leg
         tls = self.tls.towards(DECODER) if self.tls.secures(DECODER) else None
@@ -49,15 +50,18 @@ class Tunnels:
         )
         attempt = Attempt(leg=record, headers=list(leg.headers), started_s=monotonic())
         record.attempts = 1
+
+        def answered(status: int) -> None:
+            attempt.status = record.status = record.exchange.status = status
+
         with self.observers.leg(record), self.observers.attempt(attempt):
             try:
-                await tunnel(client, target, _head(leg, attempt))
-            except TimeoutError as error:
-                raise _failed(record, EngineConnectTimeout(leg)) from error
+                await tunnel(client, target, _head(leg, attempt), answered)
             except EngineGone as error:
                 raise _failed(record, EngineDied(leg)) from error
             except OSError as error:
-                raise _failed(record, EngineNotReady(leg)) from error
+                late = isinstance(error, TimeoutError)
+                raise _failed(record, unconnected(error, leg, late=late)) from error
             except asyncio.CancelledError:
                 attempt.error = record.error = "cancelled"
                 raise

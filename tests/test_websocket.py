@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -106,3 +107,37 @@ async def test_a_client_that_leaves_before_the_101_ends_the_engine_s_connection(
             await got.closed.wait()
         assert got.closed_s is not None
         assert got.closed_s - left_s < 0.1
+
+
+@pytest.mark.parametrize("end", ["client", "grace"])
+async def test_a_session_is_told_with_its_status_and_who_ended_it(
+    end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with (
+            engine(AGREED) as (port, _),
+            serving(port) as sidecar,
+            sidecar.connected() as (reader, writer),
+        ):
+            writer.write(HANDSHAKE)
+            await read_head(reader)
+            if end == "grace":
+                sidecar.server.config.timeout_graceful_shutdown = 0
+                await sidecar.stop()
+                assert await reader.read() == b""
+    [told] = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "exchange"]
+    assert (told["status"], [leg["status"] for leg in told["legs"]]) == (101, [101])
+    said = {
+        "client": (None, None),
+        "grace": ("the sidecar is shutting down", "ServiceUnavailable"),
+    }[end]
+    assert (told.get("detail"), told.get("error")) == said
+
+
+async def test_a_refused_session_is_told_with_the_engines_status(caplog: pytest.LogCaptureFixture) -> None:
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"
+    with caplog.at_level(logging.INFO):
+        async with engine(refusal) as (port, _), serving(port) as sidecar:
+            await sidecar.ask(HANDSHAKE)
+    [told] = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "exchange"]
+    assert (told["status"], told.get("error")) == (403, None)

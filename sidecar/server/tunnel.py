@@ -6,6 +6,7 @@ a client could go on sending requests that no routing has seen. Before the answe
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -39,9 +40,10 @@ class EngineGone(ConnectionError):
     """The engine took the connection, and then ended it or sent what is no HTTP instead of an answer."""
 
 
-async def tunnel(client: Client, upstream: Upstream, head: bytes) -> None:
+async def tunnel(client: Client, upstream: Upstream, head: bytes, answered: Callable[[int], None]) -> None:
     """Send `head`, a whole request head, to the engine, and relay both ways until a side closes.
 
+    answered: called with the status of the engine's answer when the client is about to get it.
     Raises OSError (TimeoutError and ssl.SSLError are such) when the engine cannot be reached, EngineGone when
     it is lost before its answer's head has come: the client is then still there to be answered. Cancelled,
     both sides are aborted.
@@ -60,6 +62,7 @@ async def tunnel(client: Client, upstream: Upstream, head: bytes) -> None:
         engine.transport.write(head)
         if not await engine.answered:
             raise EngineGone("the engine ended the connection before it had answered")
+        answered(engine.status)
         transport, early = client.take_over()
         transport.set_protocol(browser)
         browser.connection_made(transport)
@@ -154,8 +157,8 @@ class ClientSide(Side):
 class EngineSide(Side):
     """The engine's end; its answer is relayed raw and read along, to know whether it is a 101.
 
-    `answered` is done when the answer's head has come (True), or never will (False); what came is held, and
-    the engine not read, until `relay`.
+    `status` is the answer's, 0 before its head. `answered` is done when the answer's head has come (True), or
+    never will (False); what came is held, and the engine not read, until `relay`.
     """
 
     other: ClientSide
@@ -165,7 +168,7 @@ class EngineSide(Side):
         self.answered: asyncio.Future[bool] = loop.create_future()
         self._held: bytearray | None = bytearray()
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._status = 0
+        self.status = 0
         self._refusal_complete = False
 
     def data_received(self, data: bytes) -> None:
@@ -178,7 +181,7 @@ class EngineSide(Side):
             self._pass_on(data)
         else:
             self._held += data
-            if self._status == 101 or self._status >= 200:
+            if self.status == 101 or self.status >= 200:
                 self.transport.pause_reading()
                 self._settle(answered=True)
             elif len(self._held) > ANSWER_HEAD_BYTES:
@@ -193,7 +196,7 @@ class EngineSide(Side):
     def relay(self, early: bytes) -> None:
         """The client is ours: pass on what is held, and to an engine that has agreed the client's `early`."""
         held, self._held = self._held, None
-        self.other.agreed = self._status == 101
+        self.other.agreed = self.status == 101
         if self.open:
             self.transport.resume_reading()
             self.other.data_received(early)
@@ -205,11 +208,11 @@ class EngineSide(Side):
     def on_headers_complete(self) -> None:
         """The head of an answer; the last one that is not interim decides."""
         if self._parser is not None:
-            self._status = self._parser.get_status_code()
+            self.status = self._parser.get_status_code()
 
     def on_message_complete(self) -> None:
         """An answer is complete; after a refusal there is nothing to wait for."""
-        self._refusal_complete = self._status >= 200
+        self._refusal_complete = self.status >= 200
 
     def _pass_on(self, data: bytes) -> None:
         super().data_received(data)
@@ -228,8 +231,8 @@ class EngineSide(Side):
         except httptools.HttpParserUpgrade:
             pass
         except httptools.HttpParserError:
-            if self._status != 101:
+            if self.status != 101:
                 return False
-        if self._status == 101:
+        if self.status == 101:
             self._parser = None
         return True

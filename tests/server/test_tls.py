@@ -307,7 +307,7 @@ async def test_a_tunnel_works_for_a_client_over_tls() -> None:
     port = listener.sockets[0].getsockname()[1]
 
     async def application(client: Client) -> None:
-        await tunnel(client, Upstream("127.0.0.1", port), b"GET / HTTP/1.1\r\n\r\n")
+        await tunnel(client, Upstream("127.0.0.1", port), b"GET / HTTP/1.1\r\n\r\n", lambda status: None)
 
     async with serving(direct(application), context=default()) as stage, connected(stage) as (reader, writer):
         writer.write(get("/", "Connection: upgrade", "Upgrade: websocket") + b"abc")

@@ -58,7 +58,7 @@ async def tunnelled(script: Script, *, context: ssl.SSLContext | None = None) ->
     async def application(client: Client) -> None:
         assert client.tunnel_requested
         try:
-            await tunnel(client, upstream, HEAD)
+            await tunnel(client, upstream, HEAD, lambda status: None)
         except EngineGone:
             client.start(502, [], body_length=0)
             client.finish()
@@ -358,7 +358,7 @@ async def test_a_client_that_leaves_while_the_engine_is_connected_to_cancels_tha
         upstream = Upstream("127.0.0.1", listener.getsockname()[1])
 
         async def application(client: Client) -> None:
-            await tunnel(client, upstream, HEAD)
+            await tunnel(client, upstream, HEAD, lambda status: None)
 
         async with serving(direct(application)) as stage, stage.caller() as caller:
             await caller.send(HANDSHAKE)
@@ -383,7 +383,7 @@ async def test_an_engine_that_cannot_be_reached_leaves_the_client_to_be_answered
 
     async def application(client: Client) -> None:
         with pytest.raises(TimeoutError if hangs else ConnectionRefusedError):
-            await tunnel(client, upstream, HEAD)
+            await tunnel(client, upstream, HEAD, lambda status: None)
         client.start(503, [], body_length=0)
         client.finish()
 
