@@ -43,6 +43,14 @@ def cancelling(task: asyncio.Task[Any], numbers: Iterable[signal.Signals]) -> No
     Not those that are ignored, as nohup has it; none outside the main thread, which alone gets them.
     """
     if threading.current_thread() is threading.main_thread():
-        for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        for number in _heeded(numbers):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+def stopping() -> list[signal.Signals]:
+    """What asks a service to stop: SIGTERM, Ctrl-C, a terminal that closes (unless nohup has it ignored)."""
+    return [signal.SIGTERM, signal.SIGINT, *_heeded([signal.SIGHUP])]
+
+
+def _heeded(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

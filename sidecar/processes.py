@@ -2,7 +2,7 @@
 
 Rule: acts. The parent serves nothing and has neither a loop nor a thread, so that it can fork at any moment
 (fork(2): only the thread that forks goes on in the child). It takes its signals one at a time: SIGCHLD to
-start again who ended by itself, SIGTERM and SIGINT to let all finish, a second one to let all be cut.
+start again who ended by itself, SIGTERM and its like to let all finish, a second one to let all be cut.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NoReturn
+
+from sidecar import interrupts
 
 logger = logging.getLogger("sidecar.processes")
 
@@ -34,8 +36,9 @@ _FAULT = 70
 # prctl(2): the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_AWAITED = (*_STOP, signal.SIGCHLD)
+CUT = signal.SIGUSR1
+"""Tells a serving process to cut what still runs. A second SIGTERM is none: who stops a service may signal
+all of its processes (systemd.kill(5), KillMode=control-group), and the parent does it besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,14 @@ class Calls:
     ended: Callable[[int], None] = lambda number: None
 
 
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """stop: those that stop all. before: the mask of a process that is started."""
+
+    stop: Sequence[signal.Signals]
+    before: Iterable[int]
+
+
 @dataclass(slots=True)
 class _Seat:
     """The place of one process. pid: 0 while none is there. due_s: when the next is to be started."""
@@ -76,9 +87,10 @@ def supervise(jobs: Sequence[Job], calls: Calls, grace_s: float) -> int:
     one had to be killed.
     """
     gc.freeze()  # what is loaded by now stays in shared pages (Python documentation, gc.freeze)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    stop = interrupts.stopping()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*stop, signal.SIGCHLD))
     try:
-        return _Parent(jobs, calls, grace_s, before).run()
+        return _Parent(jobs, calls, grace_s, Signals(stop, before)).run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -90,11 +102,13 @@ def tried(check: Callable[[], int]) -> int:
 
 
 class _Parent:
-    def __init__(self, jobs: Sequence[Job], calls: Calls, grace_s: float, mask: Iterable[int]) -> None:
+    def __init__(self, jobs: Sequence[Job], calls: Calls, grace_s: float, signals: Signals) -> None:
         self._seats = [_Seat(job) for job in jobs]
         self._calls = calls
         self._grace_s = grace_s
-        self._mask = mask
+        self._stopping = signals.stop
+        self._awaited = (*signals.stop, signal.SIGCHLD)
+        self._mask = signals.before
         self._kill_at_s: float | None = None
         self._killed = False
 
@@ -102,8 +116,8 @@ class _Parent:
         for seat in self._seats:
             self._start(seat)
         while self._kill_at_s is None or any(seat.pid for seat in self._seats):
-            arrived = signal.sigtimedwait(_AWAITED, self._wait_s())
-            if arrived is not None and arrived.si_signo in _STOP:
+            arrived = signal.sigtimedwait(self._awaited, self._wait_s())
+            if arrived is not None and arrived.si_signo in self._stopping:
                 self._stop()
             self._reap()
             self._start_due()
@@ -132,9 +146,11 @@ class _Parent:
             self._signal(signal.SIGKILL)
 
     def _stop(self) -> None:
-        if self._kill_at_s is None:
-            self._kill_at_s = monotonic() + self._grace_s + _END_S
-            self._calls.stopping()
+        if self._kill_at_s is not None:
+            self._signal(CUT)
+            return
+        self._kill_at_s = monotonic() + self._grace_s + _END_S
+        self._calls.stopping()
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:

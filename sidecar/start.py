@@ -29,7 +29,7 @@ from sidecar.observers.peers import PeerBoard
 from sidecar.observers.pull_metrics import PullMetrics
 from sidecar.parts import own_endpoint
 from sidecar.ports import Ports, PortTaken, take_ports
-from sidecar.processes import Calls, Job, supervise, tried
+from sidecar.processes import CUT, Calls, Job, supervise, tried
 from sidecar.protection import protects, try_cluster
 from sidecar.server.tls import serving_context
 from sidecar.settings import Settings, start_line
@@ -93,6 +93,7 @@ def _run(
         tracing = _tracing(settings, seat.rank)
         row = shared.metrics.board.row(seat.row) if shared.metrics else None
         serving = server_of(settings, _observers(shared, seat, tracing), shared, rank=seat.rank, row=row)
+        serving.cut_by = CUT if settings.workers * settings.data_parallel_size > 1 else None
         started()
         listener = ports.listener(seat.rank)
         collect_seldom()

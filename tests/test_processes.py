@@ -168,6 +168,20 @@ async def test_sigterm_lets_every_process_finish_and_exits_0(tmp_path: Path) -> 
         assert "Traceback" not in sidecar.log
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_to_every_process_lets_all_finish(tmp_path: Path, number: signal.Signals) -> None:
+    async with scripted(stream) as engine, command(tmp_path, engine.port, TWO) as sidecar:
+        pids = await workers(sidecar)
+        pairs = await connected(sidecar.port)
+        for _, writer in pairs:
+            writer.write(post())
+        await engine.came(MANY)
+        for pid in (sidecar.process.pid, *pids, *pids):  # as of systemd, and once more
+            os.kill(pid, number)
+        assert await answers(pairs) == [(200, True)] * MANY
+        assert await sidecar.ended() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_what_still_runs_in_every_process(
     tmp_path: Path, number: signal.Signals

@@ -71,9 +71,37 @@ async def test_the_grace_of_a_shutdown_is_bounded(tmp_path: Path) -> None:
         assert await sidecar.ended() == 0
         await got.closed.wait()
         assert "Traceback" not in sidecar.log
+        said = "requests that are cut, since the grace of --shutdown-grace is over: 1"
+        assert f'"level":"warning","logger":"uvicorn.error","message":"{said}"' in sidecar.log
+        assert '"level":"error"' not in sidecar.log
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)])
+async def test_a_grace_of_nothing_says_nothing_where_nothing_runs(tmp_path: Path) -> None:
+    async with scripted() as engine, command(tmp_path, engine.port, "--shutdown-grace=0") as sidecar:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+        writer.write(post())
+        assert (await read_answer(reader)).status == 200
+        sidecar.process.send_signal(signal.SIGTERM)
+        assert await sidecar.ended() == 0
+        writer.close()
+        assert "cut" not in sidecar.log
+
+
+async def test_a_terminal_that_closes_ends_nothing_under_nohup(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with scripted() as engine, command(tmp_path, engine.port) as sidecar:
+            sidecar.process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.2)
+            assert (await ask(sidecar.port, post())).status == 200
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)],
+)
 async def test_a_second_signal_ends_what_still_runs(
     tmp_path: Path, signals: tuple[signal.Signals, signal.Signals]
 ) -> None:

@@ -6,6 +6,7 @@ Rule: nothing of a request is decided here.
 import asyncio
 import contextlib
 import errno
+import logging
 import math
 import signal
 import socket
@@ -17,6 +18,7 @@ from typing import Any, Literal, cast
 
 import uvicorn
 
+from sidecar import interrupts
 from sidecar.server.limits import DEFAULT_LIMITS, ClientLimits
 from sidecar.server.protocol import ClientProtocol
 
@@ -28,11 +30,16 @@ _SIDE_GRACE_S = 1.0
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which exits 0 when it was asked to stop and did (contract section 9)."""
+    """uvicorn's server, which exits 0 when it was asked to stop and did (contract section 9).
+
+    cut_by: the signal that ends what is still running, where a parent sends it; without, a second one does.
+    """
+
+    cut_by: signal.Signals | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal asks to finish; the next one ends what is still running."""
-        if self.should_exit:
+        """Asked to finish, or to end what is still running."""
+        if sig == self.cut_by or (self.should_exit and self.cut_by is None):
             self._loop.call_soon_threadsafe(self._cut)
         self.should_exit = True
 
@@ -44,7 +51,8 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Install the handlers while we serve; uvicorn would raise the signal once more at the end."""
         self._loop = asyncio.get_running_loop()
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGTERM, signal.SIGINT)}
+        caught = [*interrupts.stopping(), *([self.cut_by] if self.cut_by else [])]
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in caught}
         try:
             yield
         finally:
@@ -59,7 +67,17 @@ def server(
 
     tls: None serves plain HTTP. grace_s: how long requests in flight may go on once it is asked to stop.
     """
+    logging.getLogger("uvicorn.error").addFilter(_cut_as_told)
     return Server(_config(app, tls, grace_s, limits))
+
+
+def _cut_as_told(record: logging.LogRecord) -> bool:
+    """That the grace is over is what its flag says, and no error; of nothing that was cut nothing is said."""
+    if not record.msg.startswith("Cancel %s running task(s)"):  # uvicorn 0.40 server.py
+        return True
+    record.levelno, record.levelname = logging.WARNING, "WARNING"
+    record.msg = "requests that are cut, since the grace of --shutdown-grace is over: %s"
+    return record.args != (0,)
 
 
 @contextlib.asynccontextmanager
