@@ -51,6 +51,11 @@ class Endpoint(NamedTuple):
         return Endpoint(self.host, port)
 
 
+def is_host_name(text: str) -> bool:
+    """Whether it can be looked up, or be in a certificate: a name in the grammar above, and no address."""
+    return bool(_NAME.fullmatch(text)) and not _NUMBERS.fullmatch(text.removesuffix("."))
+
+
 @functools.lru_cache(1024)  # engines are few; a host has at most 253 characters
 def _netloc(endpoint: Endpoint) -> str:
     host, port = endpoint

@@ -175,13 +175,21 @@ def json_line(line: Told) -> bytes:
         int(line.created * 1000) % 1000,
         line.level.lower().encode(),
         line.name.encode(),
-        _ENCODER.encode(line.message),
+        _quoted(line.message),
     )
     if line.fields:
         text += b"," + _ENCODER.encode(line.fields)[1:-1]
     if line.trace:
-        text += b',"exception":' + _ENCODER.encode(line.trace)
+        text += b',"exception":' + _quoted(line.trace)
     return text + b"}"
+
+
+def _quoted(text: str) -> bytes:
+    """The text in JSON, with lone surrogates (bytes of others that are not UTF-8, PEP 383) spelled out."""
+    try:
+        return _ENCODER.encode(text)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(text.encode(errors="backslashreplace").decode())
 
 
 def text_line(line: Told) -> bytes:

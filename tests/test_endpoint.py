@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.endpoint import Endpoint, MalformedEndpoint
+from sidecar.endpoint import Endpoint, MalformedEndpoint, is_host_name
 
 
 @pytest.mark.parametrize(
@@ -140,3 +140,24 @@ def test_any_text_is_read_or_refused_and_what_is_read_reads_the_same_again(text:
 
 def test_an_ipv4_mapped_address_is_the_ipv4_host_itself() -> None:
     assert Endpoint.parse("[::ffff:10.0.0.3]:8000") == Endpoint.parse("10.0.0.3:8000")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_name"),
+    [
+        ("pod-0.ns.svc", True),
+        ("pod_0.ns.svc.", True),
+        ("a" * 63, True),
+        ("a" * 64, False),
+        ("a..b", False),
+        (".a", False),
+        ("", False),
+        ("10.0.0.1", False),
+        ("10.0.0.256", False),
+        ("::1", False),
+        ("http://a", False),
+        ("a\n", False),
+    ],
+)
+def test_a_host_name_is_no_address_and_no_endpoint(text: str, is_name: bool) -> None:
+    assert is_host_name(text) is is_name

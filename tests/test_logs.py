@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -60,6 +60,16 @@ def test_what_a_client_sends_cannot_begin_a_line_of_its_own() -> None:
     line = text_line(told(record(fields={"path": hostile.replace("\ud800", "")})))
     assert b"\n" not in line
     assert b"\r" not in line
+
+
+@pytest.mark.parametrize("write", [json_line, text_line])
+def test_bytes_of_others_that_are_not_utf_8_are_spelled_out(write: Callable[[Told], bytes]) -> None:
+    line = write(Told(1_796_013_951.007, "INFO", "sidecar.x", "f\u00fcr \udcff", {}, "ValueError: \ud800"))
+    text = line.decode()
+    if write is json_line:
+        told_again = json.loads(text)
+        text = f"{told_again['message']}\n{told_again['exception']}"
+    assert text.endswith("f\u00fcr \\udcff\nValueError: \\ud800")
 
 
 def test_a_line_that_cannot_be_written_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import signal
@@ -144,6 +145,40 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
         async with command(tmp_path, 1, *flags, ready=False) as sidecar:
             assert await sidecar.ended() == 1
             assert sidecar.log == f"sidecar: --port: cannot listen on *:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--host=\udcff"], "--host: '\\udcff' is not UTF-8"),
+        (['--configuration={host: "a\\0b"}'], "--host (in --configuration): 'a\\x00b' has a NUL in it"),
+        (
+            ["--moriio-write-mode", "--moriio-local-pod-ip=10.0.0.1", "--moriio-remote-hosts=\udcff"],
+            "--moriio-remote-hosts: '\\udcff' is not UTF-8",
+        ),
+        (
+            ["--configuration={tracing: !!bool abc}"],
+            "--tracing (in --configuration): 'abc' is not a boolean (true or false)",
+        ),
+        (["--client-ca-file={}/pipe"], "--client-ca-file: '{}/pipe' is not a regular file"),
+        (
+            ["--configuration-file={}/pipe"],
+            "--configuration-file: cannot read '{}/pipe': it is not a regular file",
+        ),
+        (
+            ["--enable-tls=decoder", "--upstream-server-name=decoder=a..b"],
+            "--upstream-server-name: 'a..b' is not a host name or an IP address",
+        ),
+    ],
+)
+async def test_what_cannot_be_started_with_is_said_in_one_line(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    given = [flag.replace("{}", str(tmp_path)) for flag in flags]
+    async with command(tmp_path, 1, *given, plain=False, ready=False) as sidecar:
+        assert await sidecar.ended() == 2
+        assert sidecar.log == f"sidecar: {said.replace('{}', str(tmp_path))}\n"
 
 
 async def test_a_wrong_variable_of_tracing_is_said_in_one_line(tmp_path: Path) -> None:

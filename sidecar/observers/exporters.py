@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
+from sidecar.files import is_special
 from sidecar.masking import masked
 
 logger = logging.getLogger("sidecar.tracing")
@@ -29,6 +31,10 @@ _PROTOCOL = "grpc"
 # Variables of the exporters begin so (OpenTelemetry specification, protocol/exporter).
 _OTLP = ("OTEL_EXPORTER_OTLP", "OTEL_EXPORTER_OTLP_TRACES")
 _LEAST_CHARACTERS = 4
+# Those of them that name files.
+_FILES = tuple(
+    f"{begin}_{file}" for file in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY") for begin in _OTLP
+)
 
 # Seconds between two warnings from one source: an exporter that cannot reach its collector speaks several
 # times per batch, and a batch leaves every 5 s (OTEL_BSP_SCHEDULE_DELAY).
@@ -45,6 +51,7 @@ def tracer_provider(environ: Mapping[str, str], version: str) -> TracerProvider:
     environ: the process environment; samplers, limits, batches and collectors are read from it by the SDK and
     the exporters themselves. Raises TracingSettingError.
     """
+    _readable(environ)
     secrets = _secrets(environ)
     _quiet(logging.getLogger("opentelemetry"), secrets)  # first: it complains of variables while it is made
     try:
@@ -58,6 +65,13 @@ def tracer_provider(environ: Mapping[str, str], version: str) -> TracerProvider:
         reason = _told(str(error) or type(error).__name__, secrets)
         raise TracingSettingError(f"--tracing: an OTEL_* variable cannot be used: {reason}") from None
     return provider
+
+
+def _readable(environ: Mapping[str, str]) -> None:
+    """Raises TracingSettingError for what is not UTF-8, which would end every export; it may be a secret."""
+    for name, value in environ.items():
+        if name.startswith("OTEL_") and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise TracingSettingError(f"{name}: is not UTF-8")
 
 
 def _resource(environ: Mapping[str, str], version: str) -> Resource:
@@ -91,6 +105,9 @@ def _otlp(environ: Mapping[str, str]) -> SpanExporter:
     makers = {"grpc": _otlp_grpc, "http/protobuf": _otlp_http}
     if protocol not in makers:
         raise TracingSettingError(f"{variable}: {protocol!r} is not one of {', '.join(makers)}")
+    for variable in _FILES:
+        if (file := environ.get(variable, "")) and is_special(Path(file)):
+            raise TracingSettingError(f"{variable}: {file!r} is not a regular file")
     try:
         return makers[protocol]()
     except ImportError:

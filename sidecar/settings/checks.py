@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sidecar.files import is_special
 from sidecar.settings.durations import format_duration
 from sidecar.settings.model import BY_FIELD, Settings
 
@@ -95,16 +96,21 @@ def _certificates(settings: Settings, name: Callable[[str], str]) -> Iterator[st
         yield from _certificate(settings.upstream_client_cert_dir, name("upstream_client_cert_dir"))
     for field in ("upstream_ca_file", "client_ca_file"):
         file: Path | None = getattr(settings, field)
-        if file is not None and not os.access(file, os.R_OK):
+        if file is not None and is_special(file):
+            yield f"{name(field)}: {str(file)!r} is not a regular file"
+        elif file is not None and not os.access(file, os.R_OK):
             yield f"{name(field)}: {str(file)!r} cannot be read"
 
 
 def _certificate(directory: Path, flag: str) -> Iterator[str]:
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # unlike Path.is_dir, also for a path that is too long
         yield f"{flag}: {str(directory)!r} is not a directory"
         return
     for file in ("tls.crt", "tls.key"):
-        if not os.access(Path(directory, file), os.R_OK):
+        path = Path(directory, file)
+        if is_special(path):
+            yield f"{flag}: {str(path)!r} is not a regular file"
+        elif not os.access(path, os.R_OK):
             yield f"{flag}: {str(directory)!r} has no readable {file}"
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from sidecar.settings.durations import format_duration, parse_duration
+from sidecar.settings.hosts import host, ip, stage_name
 from sidecar.settings.reading import (
     Kind,
     allowed_endpoint,
     boolean,
     cipher_suite,
-    host,
-    ip,
     number,
     on_off,
     one_of,
@@ -22,7 +21,6 @@ from sidecar.settings.reading import (
     positive_duration,
     show_list,
     show_optional,
-    stage_name,
     word,
     zap_level,
     zap_word,

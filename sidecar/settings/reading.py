@@ -5,7 +5,6 @@ added by the caller. Flags, environment and YAML all hand over text, so a value 
 everywhere.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,13 +41,28 @@ class Kind:
         if self.many is None:
             if isinstance(given, tuple):
                 raise ValueError("takes one value, not a list")
-            return self.parse(given.strip())
-        lines = (given,) if isinstance(given, str) else given
+            return self.parse(_utf8(given).strip())
+        lines = map(_utf8, (given,) if isinstance(given, str) else given)
         words = (word.strip() for line in lines for word in line.split(","))
         return self.many(self.parse(word) for word in words if word)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+
+def _utf8(text: str) -> str:
+    """Return the text if the system and name services can be given it. Raises ValueError with the reason.
+
+    Python keeps bytes of arguments and variables that are not UTF-8 as lone surrogates (PEP 383), YAML has
+    escapes for them and for NUL.
+    """
+    if "\0" in text:
+        raise ValueError(f"{text!r} has a NUL in it")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{text!r} is not UTF-8") from None
+    return text
 
 
 # Go strconv.ParseBool, which reads the peer's boolean flags.
@@ -132,22 +146,6 @@ def cipher_suite(text: str) -> str:
     return text
 
 
-def ip(text: str) -> str:
-    """Return the address in its canonical spelling, without brackets."""
-    try:
-        return str(ipaddress.ip_address(text.removeprefix("[").removesuffix("]")))
-    except ValueError:
-        raise ValueError(f"{text!r} is not an IP address") from None
-
-
-def host(text: str) -> str:
-    """Return a host name or an address without brackets; "" passes (every interface, for a listener)."""
-    name = text.removeprefix("[").removesuffix("]")
-    if any(letter.isspace() or letter in "/[]," for letter in name):
-        raise ValueError(f"{text!r} is not a host name or an IP address")
-    return name
-
-
 def pool(text: str) -> str:
     if not _POOL.fullmatch(text):
         raise ValueError(f"{text!r} is not of the form namespace/name or name")
@@ -157,14 +155,6 @@ def pool(text: str) -> str:
 def allowed_endpoint(text: str) -> str:
     entry(text)  # the texts are kept: they are what the start line and refusals show
     return text
-
-
-def stage_name(text: str) -> str:
-    """Read `stage=name`; kept as it is."""
-    stage, equals, name = text.partition("=")
-    if not equals or not name or any(letter.isspace() for letter in name):
-        raise ValueError(f"{text!r} is not of the form stage=name")
-    return f"{stage}={host(name)}"
 
 
 def word(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -241,12 +242,30 @@ def test_complaints_about_variables_lose_them_too(
             {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "udp"},
             "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'udp' is not one of grpc, http/protobuf",
         ),
+        ({"OTEL_SERVICE_NAME": "pod\udcff"}, "OTEL_SERVICE_NAME: is not UTF-8"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "key=s3cret\udcff"}, "OTEL_EXPORTER_OTLP_HEADERS: is not UTF-8"),
     ],
 )
 def test_settings_that_cannot_be_used_name_their_variable(environ: dict[str, str], message: str) -> None:
     with pytest.raises(TracingSettingError) as raised:
         tracer_provider(environ, "1.2.3")
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize(
+    "file", ["CERTIFICATE", "TRACES_CERTIFICATE", "CLIENT_CERTIFICATE", "TRACES_CLIENT_KEY"]
+)
+def test_a_file_that_could_be_waited_on_for_ever_is_not_opened(
+    file: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    variable = f"OTEL_EXPORTER_OTLP_{file}"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    monkeypatch.setenv(variable, str(tmp_path / "pipe"))
+    with pytest.raises(TracingSettingError) as raised:
+        tracer_provider(os.environ, "1.2.3")
+    assert str(raised.value) == f"{variable}: '{tmp_path / 'pipe'}' is not a regular file"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Settings come from flags, variables, YAML and defaults in that order, or every reason why not is said."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,19 @@ def test_settings_cannot_be_changed() -> None:
         (["--pool-group="], "--pool-group: '' is not one word"),
         (["--pod-ip=pod-a"], "--pod-ip: 'pod-a' is not an IP address"),
         (["--host=a b"], "--host: 'a b' is not a host name or an IP address"),
+        (["--host=a..b"], "--host: 'a..b' is not a host name or an IP address"),
+        (
+            ["--moriio-remote-hosts=a,.b"],
+            "--moriio-remote-hosts: '.b' is not a host name or an IP address",
+        ),
+        (
+            ["--moriio-local-pod-ip=" + "a" * 64],
+            f"--moriio-local-pod-ip: '{'a' * 64}' is not a host name or an IP address",
+        ),
+        (
+            ["--upstream-server-name=decoder=a..b"],
+            "--upstream-server-name: 'a..b' is not a host name or an IP address",
+        ),
         (["--host=http://a"], "--host: 'http://a' is not a host name or an IP address"),
         (["--log-level=trace"], "--log-level: 'trace' is not one of debug, info, warning, error"),
         (["--log-format=console"], "--log-format: 'console' is not one of json, text"),
@@ -282,6 +296,57 @@ def test_settings_cannot_be_changed() -> None:
 )
 def test_a_wrong_value_is_refused_by_flag_and_reason(argv: list[str], problem: str) -> None:
     assert problems_of(*argv) == [problem]
+
+
+TEXTUAL = (
+    *(
+        "host",
+        "cert-path",
+        "metrics-cert-dir",
+        "upstream-ca-file",
+        "upstream-client-cert-dir",
+        "client-ca-file",
+    ),
+    *("upstream-server-name", "moriio-local-pod-ip", "moriio-remote-hosts", "moriio-decode-hosts"),
+    *("inference-pool", "pool-group", "pod-ip", "allowed-endpoints"),
+)
+
+
+@pytest.mark.parametrize("flag", [*TEXTUAL, "port", "kv-connector", "tracing"])
+@pytest.mark.parametrize(
+    ("escape", "reason"),
+    [("\\0", "has a NUL in it"), ("\\uDCFF", "is not UTF-8"), ("\\uD800", "is not UTF-8")],
+)
+def test_what_the_system_cannot_be_given_is_refused_by_flag(flag: str, escape: str, reason: str) -> None:
+    text = f"a{escape}b".encode().decode("unicode_escape")
+    where = f"--{flag} (in --configuration): {text!r} {reason}"
+    assert problems_of(f'--configuration={flag}: "a{escape}b"') == [where]
+    if "\0" not in text:  # no argument has one
+        assert problems_of(f"--{flag}={text}")[0] == f"--{flag}: {text!r} {reason}"
+
+
+@pytest.mark.parametrize("flag", ["configuration", "configuration-file"])
+def test_a_configuration_that_is_not_utf_8_is_refused_once(flag: str) -> None:
+    assert problems_of(f"--{flag}=\udcff") == [f"--{flag}: '\\udcff' is not UTF-8"]
+
+
+@pytest.mark.parametrize("variable", ["POD_IP", "INFERENCE_POOL", "P2P_CONNECTOR_PORT"])
+def test_a_variable_that_is_not_utf_8_is_refused_by_its_name(variable: str) -> None:
+    problems = problems_of(**{variable: "\udcff"})
+    assert problems[0].startswith(f"{variable} (--")
+    assert problems[0].endswith("): '\\udcff' is not UTF-8")
+
+
+@pytest.mark.parametrize("spelled", ["!!bool abc", "!!bool ''", "!!bool enabled"])
+@pytest.mark.parametrize("flag", ["tracing", "enable-p2p-pull", "secure-proxy"])
+def test_a_boolean_that_is_only_called_one_is_refused(flag: str, spelled: str) -> None:
+    word = spelled.partition(" ")[2].strip("'")
+    problems: list[str] = []
+    try:
+        load([f"--configuration={flag}: {spelled}"], {}, warn=lambda _line: None)
+    except SettingsError as refused:
+        problems = refused.problems
+    assert problems == [f"--{flag} (in --configuration): {word!r} is not a boolean (true or false)"]
 
 
 def test_a_wrong_deprecated_flag_is_named_as_it_was_given() -> None:
@@ -521,6 +586,51 @@ def test_a_certificate_directory_must_hold_both_files(tmp_path: Path) -> None:
     assert problems_of(f"--cert-path={certs}") == [f"--cert-path: '{certs}' has no readable tls.key"]
     (certs / "tls.key").touch()
     assert loaded(f"--cert-path={certs}").cert_path == certs
+
+
+def test_a_path_that_is_too_long_is_no_directory() -> None:
+    path = "x" * 300
+    assert problems_of(f"--cert-path={path}") == [f"--cert-path: '{path}' is not a directory"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--cert-path",),
+        ("--metrics-cert-dir", "--metrics-port=9090"),
+        ("--upstream-client-cert-dir", "--enable-tls=decoder"),
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_a_certificate_that_could_be_waited_on_for_ever_is_not_opened(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "tls.crt").touch()
+    os.mkfifo(tmp_path / "tls.key")
+    flag, *others = flags
+    assert problems_of(f"{flag}={tmp_path}", *others) == [
+        f"{flag}: '{tmp_path / 'tls.key'}' is not a regular file"
+    ]
+
+
+@pytest.mark.parametrize("flag", ["--upstream-ca-file", "--client-ca-file"])
+def test_authorities_that_could_be_waited_on_for_ever_are_not_opened(flag: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for file in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero"), tmp_path):
+        assert problems_of(f"{flag}={file}", "--enable-tls=decoder") == [
+            f"{flag}: '{file}' is not a regular file"
+        ]
+
+
+def test_files_that_the_kubelet_links_to_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "..moment").mkdir()
+    (tmp_path / "..data").symlink_to("..moment")
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / "..moment" / name).touch()
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    settings = loaded(f"--cert-path={tmp_path}", f"--client-ca-file={tmp_path / 'ca.crt'}")
+    assert (settings.cert_path, settings.client_ca_file) == (tmp_path, tmp_path / "ca.crt")
 
 
 @pytest.mark.parametrize(

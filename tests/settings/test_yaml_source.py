@@ -1,8 +1,11 @@
 """YAML sets what flags set, in its own way of writing scalars and lists, and refuses what it cannot be."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidecar.settings.argv import read_argv
 from sidecar.settings.model import BY_NAME, Settings
@@ -11,6 +14,52 @@ from sidecar.settings.yaml_source import read_yaml
 from tests.settings.spellings import FORMERLY, SPELLINGS
 
 EVERY_KEY = SPELLINGS | {old: SPELLINGS[new] for old, new in FORMERLY.items()}
+# What explicit tags, anchors, merge keys, keys of all kinds and escapes are made of.
+SCRAPS = (
+    *(
+        "!!bool ",
+        "!!int ",
+        "!!float ",
+        "!!null ",
+        "!!binary ",
+        "!!set ",
+        "!!omap ",
+        "!!timestamp ",
+        "!x ",
+        "!<",
+    ),
+    *(
+        "!!python/object/apply:os.getpid ",
+        "&a ",
+        "*a",
+        "<<",
+        ": ",
+        "? ",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        "\n",
+    ),
+    *(
+        '"',
+        "\\U00110000",
+        "\\UFFFFFFFF",
+        "\\uDCFF",
+        "\\0",
+        "port",
+        "tracing",
+        "enable-tls",
+        "abc",
+        "~",
+        "=",
+        "|",
+    ),
+    *("%YAML ", "%TAG ", "---\n", "1.1", "9"),
+)
+UNREADABLE = "--configuration: is not YAML that can be read: a number in it is out of range"
 
 
 def reading_of(yaml: str) -> Reading:
@@ -54,6 +103,11 @@ def test_lists_are_yaml_lists(key: str) -> None:
         ("cert-path:", "cert-path", None),
         ("port: null", "port", 8000),
         ("port: ~", "port", 8000),
+        ("cert-path: !!null", "cert-path", None),
+        ("cert-path: !!null here", "cert-path", Path("here")),
+        ("tracing: !!bool On", "tracing", True),
+        ("port: !!str 8085", "port", 8085),
+        ("enable-tls: !!seq [decoder]", "enable-tls", frozenset({"decoder"})),
         ("port: &p 8085\nmodel-server-port: *p", "model-server-port", 8085),
     ],
 )
@@ -102,6 +156,38 @@ def test_an_empty_document_sets_nothing(yaml: str) -> None:
         ),
         ("a: " + "[" * 5000, "--configuration: is not YAML that can be read: nested too deeply"),
         ("<<: {port: 1}", "--configuration: unknown key '<<'"),
+        ('host: "\\U00110000"', UNREADABLE),
+        ('host: "\\UFFFFFFFF"', UNREADABLE),
+        (f"%YAML {'9' * 5000}.1\n---\nport: 1", UNREADABLE),
+        ("!!null nothing", "--configuration: is not a mapping from flag names to values"),
+        (
+            "port: !!binary ODA4NQ==",
+            "--port (in --configuration): has the tag '!!binary', which means nothing here",
+        ),
+        ("port: !ours 8085", "--port (in --configuration): has the tag '!ours', which means nothing here"),
+        (
+            "port: !!python/tuple []",
+            "--port (in --configuration): has the tag '!!python/tuple', which means nothing here",
+        ),
+        (
+            "enable-tls: !!null [decoder]",
+            "--enable-tls (in --configuration): has the tag '!!null', which means nothing here",
+        ),
+        (
+            "enable-tls: [!!binary YQ==]",
+            "--enable-tls (in --configuration): has the tag '!!binary', which means nothing here",
+        ),
+        ("port: !!set {a, b}", "--port (in --configuration): is neither one value nor a list of values"),
+        ("port: !!omap [a: 1]", "--port (in --configuration): is neither one value nor a list of values"),
+        ("port: &a [*a]", "--port (in --configuration): is neither one value nor a list of values"),
+        ("{? [a, b] : 2}", "--configuration: a key must be a text, not a list, in line 1, column 4"),
+        ("\n? {a: b}\n: 2", "--configuration: a key must be a text, not a mapping, in line 2, column 3"),
+        ("{? *a : 2}", "--configuration: is not YAML: found undefined alias 'a' in line 1, column 4"),
+        (
+            "!!binary cG9ydA==: 1",
+            "--configuration: a key has the tag '!!binary', which means nothing here, in line 1, column 1",
+        ),
+        ('"\\uDCFF\\0": 1', "--configuration: unknown key '\\udcff\\x00'"),
         (
             "secure-proxy: true\nsecure-serving: false",
             "--secure-serving (in --configuration): 'false' contradicts "
@@ -154,6 +240,29 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     ):
         reading = read_yaml(read_argv([f"--configuration-file={file}"]).said)
         assert reading.problems == [f"--configuration-file: cannot read '{file}': {reason}"]
+
+
+def test_a_file_that_could_be_waited_on_for_ever_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for file in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
+        reading = read_yaml(read_argv([f"--configuration-file={file}"]).said)
+        assert reading.problems == [f"--configuration-file: cannot read '{file}': it is not a regular file"]
+
+
+def test_a_configuration_that_a_mount_links_to_is_read(tmp_path: Path) -> None:
+    (tmp_path / "..moment").mkdir()
+    (tmp_path / "..moment" / "sidecar.yaml").write_text("port: 8085\n")
+    (tmp_path / "..data").symlink_to("..moment")
+    (tmp_path / "sidecar.yaml").symlink_to("..data/sidecar.yaml")
+    reading = read_yaml(read_argv([f"--configuration-file={tmp_path / 'sidecar.yaml'}"]).said)
+    assert (reading.problems, reading.said["port"].text) == ([], "8085")
+
+
+@given(st.lists(st.sampled_from(SCRAPS), max_size=8).map("".join))
+def test_whatever_the_yaml_is_its_problems_are_lines(yaml: str) -> None:
+    problems = reading_of(yaml).problems
+    assert all(problem.startswith("--") and problem.isprintable() for problem in problems)
 
 
 def test_inline_and_file_together_are_refused() -> None:
