@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from io import RawIOBase, UnsupportedOperation
+from functools import partial
+from io import UnsupportedOperation
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from sidecar.nonblocking import Nonblocking
+from sidecar.background import Background
 
 # Third parties that speak at info about what our own lines say already.
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "opentelemetry")
@@ -34,11 +35,8 @@ _TRACES = logging.Formatter()
 KEPT_S = 0.1
 # Bytes of lines kept at most: one write's worth to a pipe (pipe(7): 64 KiB).
 KEPT_BYTES = 65536
-# Bytes of lines that wait for a reader who stands still: what a busy sidecar has to tell in a second.
-LEFT_BYTES = 1024 * 1024
-# Seconds that such a reader gets at the end of the program.
+# Seconds that a reader who stands still gets at the end of the program.
 END_S = 1.0
-_LOOK_EVERY_S = 0.02
 
 
 class Told(NamedTuple):
@@ -66,19 +64,15 @@ class Lines(logging.Handler):
     """Writes each record as one line of bytes. write: `json_line` or `text_line`.
 
     What is told without a record is kept up to KEPT_S, in which a busy sidecar has many lines to write; a
-    record takes it along at once, and so does the end of the program (logging.shutdown). What `output` does
-    not take, which is a raw stream (io.RawIOBase), waits for the next look, up to LEFT_BYTES of it.
+    record takes it along at once, and so does the end of the program (logging.shutdown).
     """
 
-    def __init__(self, output: BinaryIO | RawIOBase, write: Callable[[Told], bytes]) -> None:
+    def __init__(self, output: BinaryIO | Background, write: Callable[[Told], bytes]) -> None:
         super().__init__()
         self._output = output
         self._write = write
         self._kept: list[bytes] = []
         self._kept_bytes = 0
-        self._left = b""
-        self._lost_lines = 0
-        self._due = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit: a line that cannot be written never stops what it is about."""
@@ -92,23 +86,14 @@ class Lines(logging.Handler):
         """Write this line within KEPT_S. To be called in a running event loop."""
         text = self._write(line)
         self.acquire()
+        first = not self._kept
         self._kept += (text, b"\n")
         self._kept_bytes += len(text)
         self.release()
         if self._kept_bytes > KEPT_BYTES:
             self.flush()
-        elif not self._due:
-            self._look_later()
-
-    def _look_later(self) -> None:
-        self._due = True
-        asyncio.get_running_loop().call_later(KEPT_S, self._look)
-
-    def _look(self) -> None:
-        self._due = False
-        self.flush()
-        if self._left:
-            self._look_later()
+        elif first:
+            asyncio.get_running_loop().call_later(KEPT_S, self.flush)
 
     def flush(self) -> None:
         """Write what is kept."""
@@ -121,37 +106,17 @@ class Lines(logging.Handler):
             self.release()
 
     def close(self) -> None:
-        """Write what is left, as far as it is taken within END_S."""
-        end_s = time.monotonic() + END_S
+        """Write what is kept, as far as its reader takes it within END_S."""
         self.flush()
-        while self._left and time.monotonic() < end_s:
-            time.sleep(_LOOK_EVERY_S)
-            self.flush()
+        if isinstance(self._output, Background):
+            self._output.drain(END_S)
         super().close()
 
     def _write_kept(self) -> None:
         kept, self._kept, self._kept_bytes = self._kept, [], 0
-        content, self._left = b"".join((self._left, *kept)), b""
-        if content:
-            self._left = self._bounded(content[self._output.write(content) or 0 :])
+        if kept:
+            self._output.write(b"".join(kept))
             self._output.flush()
-        if self._lost_lines and not self._left:
-            lost, self._lost_lines = self._lost_lines, 0
-            self.handle(logging.makeLogRecord(_lost(lost)))
-
-    def _bounded(self, left: bytes) -> bytes:
-        """As much of it as is kept: whole lines from its beginning, a part of which may be written."""
-        if len(left) <= LEFT_BYTES:
-            return left
-        end = left.rfind(b"\n", 0, LEFT_BYTES) + 1
-        self._lost_lines += left.count(b"\n", end)
-        return left[:end]
-
-
-def _lost(lines: int) -> dict[str, Any]:
-    name, level = "sidecar.logs", logging.WARNING
-    message = f"{lines} lines are lost here: standard error was not read"
-    return {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
 
 
 def tell(logger: logging.Logger, message: str, fields: Mapping[str, Any]) -> None:
@@ -214,7 +179,8 @@ def configure(level: str, form: str) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     root = logging.getLogger()
-    root.handlers[:] = [Lines(_standard_error(), json_line if form == "json" else text_line)]
+    write = json_line if form == "json" else text_line
+    root.handlers[:] = [Lines(_standard_error(write), write)]
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
@@ -223,9 +189,15 @@ def configure(level: str, form: str) -> None:
         logging.getLogger(name).setLevel(quiet)
 
 
-def _standard_error() -> BinaryIO | RawIOBase:
+def _standard_error(write: Callable[[Told], bytes]) -> BinaryIO | Background:
     """Whose reader holds nobody up. Without a descriptor it is something in memory."""
     try:
-        return Nonblocking(sys.stderr.fileno())
+        return Background(sys.stderr.fileno(), partial(_lost, write))
     except UnsupportedOperation:
         return sys.stderr.buffer
+
+
+def _lost(write: Callable[[Told], bytes], lines: int) -> bytes:
+    now_s = time.time()  # noqa: TID251 - the time of day is what a line tells
+    said = f"{lines} lines are lost here: standard error was not read"
+    return write(Told(now_s, "WARNING", "sidecar.logs", said, {})) + b"\n"

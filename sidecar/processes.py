@@ -205,4 +205,5 @@ def _become(run: Callable[[], int], parent: int, mask: Iterable[int]) -> NoRetur
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        logging.shutdown()
         os._exit(code)

@@ -34,7 +34,7 @@ Write = Callable[[bytes], None]
 class Relay:
     """Gives the client its one answer: an engine's (`run`, `reply`), or one of a plan's making (`emit`)."""
 
-    __slots__ = ("_client", "_last", "_record", "_tap", "appendable")
+    __slots__ = ("_client", "_first", "_last", "_record", "_tap", "appendable")
 
     def __init__(self, client: Client, record: ExchangeRecord) -> None:
         # Whether an event of ours can end the body: an SSE stream, not compressed, of no announced length.
@@ -42,6 +42,8 @@ class Relay:
         self._client = client
         self._record = record
         self._tap: Write | None = None
+        # Of a pull's stream the beginning, while it is short, and the last pieces.
+        self._first: list[bytes] = []
         self._last: deque[bytes] = deque(maxlen=_USAGE_PIECES)
 
     async def run(
@@ -111,17 +113,19 @@ class Relay:
 
     def _noting_events(self, leg: LegRecord) -> Write:
         """The same for a stream, whose usage is looked for at its two ends only: many events make one."""
-        client, last = self._client, self._last
+        client, first, last = self._client, self._first, self._last
         beginning = True
 
         def write(piece: bytes) -> None:
             nonlocal beginning
             client.write(piece)
-            last.append(piece if len(piece) <= _USAGE_BYTES else piece[-_USAGE_BYTES:])
             if beginning:
+                beginning = _begun(leg, first, piece)
                 leg.first_byte_s = client.first_byte_s
-                _note_usage(leg, b"".join(last))
-                beginning = len(last) < _USAGE_PIECES
+            if len(piece) > _USAGE_BYTES:
+                last.clear()  # nothing else may seem to stand before what is kept of it
+                piece = piece[-_USAGE_BYTES:]
+            last.append(piece)
 
         return write
 
@@ -185,8 +189,27 @@ class Relay:
         record.sent_bytes, record.writes = client.sent_bytes, client.writes
         if leg is not None:
             leg.first_byte_s = client.first_byte_s
-            if self._last:
-                _note_usage(leg, b"".join(self._last))
+            for end in (self._first, self._last):
+                if end:
+                    _note_usage(leg, b"".join(end))
+
+
+def _begun(leg: LegRecord, first: list[bytes], piece: bytes) -> bool:
+    """Take a piece of a stream's beginning, and say whether the next one is of it too.
+
+    Its usage is looked for in the first piece, which mostly has all of it, and once all of the beginning
+    came.
+    """
+    if not first:
+        _note_usage(leg, piece[:_USAGE_BYTES])
+    first.append(piece[:_USAGE_BYTES])
+    text = b"".join(first)
+    if len(text) < _USAGE_BYTES:
+        first[:] = (text,)
+        return True
+    first.clear()
+    _note_usage(leg, text[:_USAGE_BYTES])
+    return False
 
 
 def _note_usage(leg: LegRecord, text: bytes) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
 import json
 import logging
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 
 import pytest
 
-from sidecar import logs
 from sidecar.logs import KEPT_BYTES, KEPT_S, Lines, Told, json_line, text_line, told
-from sidecar.nonblocking import Nonblocking
 
 
 def record(level: int = logging.INFO, message: str = "said %s", **extra: object) -> logging.LogRecord:
@@ -166,78 +161,3 @@ def test_lines_that_are_kept_at_the_end_are_written_and_the_level_holds(level: s
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert [json.loads(line)["method"] for line in run.stderr.splitlines()] == seen
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    """A pipe with room for one page: the end to read from, and the end to write to."""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-def numbered(first: int, last: int) -> bytes:
-    return b"".join(b"04:45:51.007 INFO %04d\n" % number for number in range(first, last))
-
-
-async def test_lines_that_nobody_reads_wait_and_come_in_their_order(pipe: tuple[int, int]) -> None:
-    reading, writing = pipe
-    lines = Lines(Nonblocking(writing), text_line)
-    for number in range(1000):
-        lines.tell(plain(f"{number:04d}"))
-    lines.flush()  # returns, although there are 24 KB and nobody reads
-    lines.tell(plain("1000"))
-    came = b""
-    async with asyncio.timeout(10):
-        while not came.endswith(b"1000\n"):
-            with suppress(BlockingIOError):  # nothing is there yet
-                came += os.read(reading, 4096)
-            await asyncio.sleep(KEPT_S / 4)
-    assert came == numbered(0, 1001)
-
-
-async def test_lines_that_are_too_many_for_a_reader_who_stands_still_are_counted(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "LEFT_BYTES", 23 * 300 + 10)
-    reading, writing = pipe
-    lines = Lines(Nonblocking(writing), text_line)
-    for number in range(1000):
-        lines.tell(plain(f"{number:04d}"))
-    lines.flush()
-    came = b""
-    async with asyncio.timeout(10):
-        while not came.endswith(b" read\n"):
-            with suppress(BlockingIOError):  # nothing is there yet
-                came += os.read(reading, 4096)
-            await asyncio.sleep(KEPT_S / 4)
-    kept = 4096 // 23 + 300 + 1  # a page, of whose last line a part is left, and then what waits
-    assert came.startswith(numbered(0, kept - 1))
-    told = came.removeprefix(numbered(0, came.count(b"\n") - 1))
-    lost = 1000 - (came.count(b"\n") - 1)
-    said = f" WARNING {lost} lines are lost here: standard error was not read\n"
-    assert (told[12:].decode(), abs(lost - (1000 - kept)) <= 1) == (said, True)
-
-
-def test_a_reader_who_stands_still_does_not_hold_up_the_end(pipe: tuple[int, int]) -> None:
-    script = (
-        "import logging, sys; from sidecar import logs; logs.configure('info', 'text')\n"
-        "for number in range(5000): logging.getLogger('sidecar').info('%04d', number)\n"
-        "print('all told', flush=True)"
-    )
-    fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, 65536)
-    run = subprocess.run(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=pipe[1], timeout=30, check=True
-    )
-    assert run.stdout == b"all told\n"
-    assert os.read(pipe[0], 65536).count(b"\n") > 60000 // 23
-
-
-def test_other_holders_of_the_descriptor_go_on_waiting(pipe: tuple[int, int]) -> None:
-    assert Nonblocking(pipe[1]).write(bytes(5000)) == 4096
-    assert os.get_blocking(pipe[1])

@@ -142,6 +142,9 @@ _DONE = b"data: [DONE]\n\n"
         (_TEXT, *(_USAGE[at : at + 5] for at in range(0, len(_USAGE), 5)), _DONE),
         (_USAGE[:24], _USAGE[24:], *([_TEXT] * 300), _DONE),
         (_TEXT * 300, _USAGE[:24], _USAGE[24:], _DONE),
+        (_USAGE + _TEXT * 300, *([_TEXT] * 9), _DONE),
+        (_USAGE[:40], _USAGE[40:] + _TEXT * 300 + _DONE),
+        (_USAGE, _USAGE[:28], b'7,"x":"%b' % (b"a" * 5000 + b'"') + b'9,"y":"%b"' % (b"b" * 4088)),
     ],
     ids=[
         "in two pieces",
@@ -151,6 +154,9 @@ _DONE = b"data: [DONE]\n\n"
         "in many pieces",
         "first, and cut within a number",
         "cut within a number",
+        "first, in a large piece",
+        "first, and cut before a large piece",
+        "a key, and much later what seems to be its number",
     ],
 )
 async def test_a_streams_usage_is_found_in_its_first_and_its_last_pieces(pieces: tuple[bytes, ...]) -> None:
