@@ -118,7 +118,7 @@ class _Parent:
         while self._kill_at_s is None or any(seat.pid for seat in self._seats):
             arrived = signal.sigtimedwait(self._awaited, self._wait_s())
             if arrived is not None and arrived.si_signo in self._stopping:
-                self._stop()
+                self._stop(arrived.si_signo)
             self._reap()
             self._start_due()
         return int(self._killed)
@@ -145,9 +145,10 @@ class _Parent:
             logger.error("a serving process did not end in time and is killed")
             self._signal(signal.SIGKILL)
 
-    def _stop(self) -> None:
+    def _stop(self, number: int) -> None:
         if self._kill_at_s is not None:
-            self._signal(CUT)
+            if number != signal.SIGHUP:  # of which a terminal that closes may send two
+                self._signal(CUT)
             return
         self._kill_at_s = monotonic() + self._grace_s + _END_S
         self._calls.stopping()

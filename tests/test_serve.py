@@ -88,6 +88,24 @@ async def test_a_grace_of_nothing_says_nothing_where_nothing_runs(tmp_path: Path
         assert "cut" not in sidecar.log
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_terminal_that_closes_twice_cuts_nothing(workers: int, tmp_path: Path) -> None:
+    async def script(got: Got, answer: Answer) -> None:
+        await answer.events(*(b"data: %d\n\n" % number for number in range(15)), gap_s=0.05)
+
+    flags = (f"--workers={workers}",)
+    async with scripted(script) as engine, command(tmp_path, engine.port, *flags) as sidecar:
+        reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.port)
+        writer.write(post())
+        await engine.came()
+        for _ in range(2):
+            sidecar.process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.1)
+        assert (await read_answer(reader)).whole
+        writer.close()
+        assert await sidecar.ended() == 0
+
+
 async def test_a_terminal_that_closes_ends_nothing_under_nohup(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -5,12 +5,15 @@ Rule: pure; what is not of an explanation's shape is refused, whatever it is.
 
 from __future__ import annotations
 
+import json
 from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
-from sidecar.body import BadBody, Body, elements
-from sidecar.remote.texts import Unreadable, decoded
+from sidecar.body import Body, elements
+from sidecar.remote.texts import Unreadable
+
+_MOST_DIGITS = 18
 
 
 class Request(TypedDict):
@@ -63,14 +66,19 @@ class Told(TypedDict):
 def read(content: bytes) -> Told:
     """The explanation, with the values of bodies as they are spelled on the wire. Raises Unreadable."""
     try:
-        told = msgspec.convert(decoded(content), Told)
+        told = msgspec.convert(json.loads(content, parse_int=_integer), Told)
         for leg, raw in zip(told["legs"], elements(Body.parse(content)["legs"]), strict=True):
             if leg["body"] is not None:
                 fields = Body.parse(Body.parse(raw)["body"])
                 leg["body"] = {key: pretty(value, indent=0).decode() for key, value in fields.items()}
-    except (msgspec.ValidationError, BadBody):
+    except (ValueError, RecursionError, msgspec.ValidationError):  # no JSON, too deep, another shape
         raise Unreadable("no explanation") from None
     return told
+
+
+def _integer(digits: str) -> int:
+    """Numbers of bodies, which are not used, may have more digits than sys.get_int_max_str_digits."""
+    return int(digits[:_MOST_DIGITS])
 
 
 def pretty(text: bytes, indent: int = 2) -> bytes:

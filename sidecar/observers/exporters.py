@@ -173,7 +173,9 @@ def _secrets(environ: Mapping[str, str]) -> tuple[bytes, ...]:
     found: set[str] = set()
     for name in _OTLP:
         found |= _credentials(environ.get(f"{name}_ENDPOINT", ""))
-        found |= _values(environ.get(f"{name}_HEADERS", ""), ",")
+        headers = environ.get(f"{name}_HEADERS", "")
+        # The exporter repeats what is no list of pairs, whole or a part of it.
+        found |= {headers, *headers.split(",")} | _values(headers, ",")
     found |= {unquote(one) for one in found}
     # Shorter ones are no secrets, and stand in other words.
     kept = {one for one in found if len(one) >= _LEAST_CHARACTERS}

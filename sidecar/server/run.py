@@ -38,8 +38,12 @@ class Server(uvicorn.Server):
     cut_by: signal.Signals | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Asked to finish, or to end what is still running."""
-        if sig == self.cut_by or (self.should_exit and self.cut_by is None):
+        """Asked to finish, or to end what is still running.
+
+        A terminal that closes may send SIGHUP twice, by its shell and by the kernel: that is one request.
+        """
+        again = self.should_exit and self.cut_by is None and sig != signal.SIGHUP
+        if sig == self.cut_by or again:
             self._loop.call_soon_threadsafe(self._cut)
         self.should_exit = True
 

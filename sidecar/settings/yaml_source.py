@@ -31,6 +31,10 @@ _TEXTS = frozenset(
 )
 _LISTS = frozenset({f"{_YAML}seq"})
 
+# What is no file and can be read all the same: what a shell has opened for us, `<(...)` or a pipe, and
+# nothing.
+_AT_HAND = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
+
 
 def read_yaml(flags: Mapping[str, Said]) -> Reading:
     """Return what the YAML says that the two configuration flags among `flags` bring."""
@@ -66,7 +70,8 @@ def _document(said: Said) -> str:
     if said.setting.field == "configuration":
         return text
     file = Path(text)
-    if is_special(file) and not file.is_dir():  # of which the system itself says so
+    waits = is_special(file) and not text.startswith(_AT_HAND)
+    if waits and not file.is_dir():  # of which the system itself says so
         raise ValueError(f"cannot read {text!r}: it is not a regular file")
     try:
         return file.read_text(encoding="utf-8")

@@ -194,6 +194,13 @@ async def test_what_a_peer_says_reaches_the_terminal_as_text(capsys: pytest.Capt
     assert out.splitlines() == [title, "└─ why", f"   ├─ {shown}", "   └─ \\ud83d"]
 
 
+def test_a_number_of_any_length_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    digits = "7" * 5000
+    body = f'{{"prompt":"hi","seed":{digits}}}'
+    assert main(["/v1/completions", "-d", body, "--", "--source-guard=off"]) == 0
+    assert f"seed: {digits}" in capsys.readouterr().out
+
+
 def test_a_body_nested_as_deep_as_can_be_read_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     body = '{"prompt":' + "[" * 900 + "]" * 900 + "}"
     assert main(["/v1/completions", "-d", body, "--prompts", "--", "--source-guard=off"]) == 0

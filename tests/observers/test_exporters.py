@@ -195,6 +195,25 @@ def test_the_collectors_credentials_are_in_no_complaint(
     assert [secret for secret in SECRETS if any(secret in text for text in told)] == []
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "authorization: Bearer key-in-header",
+        "Bearer key-in-header",
+        "api-key=abcd,key-in-header",
+        "=key-in-header",
+    ],
+)
+def test_headers_that_are_no_list_of_pairs_are_in_no_complaint_either(
+    headers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
+    tracer_provider({**os.environ, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "1.2.3").shutdown()
+    told = [entry.getMessage() for entry in caplog.records]
+    assert any("eader" in text for text in told)
+    assert [text for text in told if "key-in-header" in text] == []
+
+
 def test_complaints_of_the_library_lose_their_tracebacks(caplog: pytest.LogCaptureFixture) -> None:
     tracer_provider({"OTEL_TRACES_EXPORTER": "none"}, "1.2.3")
     noisy = logging.getLogger("opentelemetry.some.exporter")

@@ -242,6 +242,19 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         assert reading.problems == [f"--configuration-file: cannot read '{file}': {reason}"]
 
 
+def test_what_a_shell_has_opened_is_read() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"port: 8123")
+    os.close(writing)
+    for file, expected in ((f"/dev/fd/{reading}", "8123"), ("/dev/null", None)):
+        found = read_yaml(read_argv([f"--configuration-file={file}"]).said)
+        assert (found.problems, [said.text for said in found.said.values()]) == (
+            [],
+            [expected] if expected else [],
+        )
+    os.close(reading)
+
+
 def test_a_file_that_could_be_waited_on_for_ever_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
