@@ -178,8 +178,7 @@ def _of_all_ranks(ready: Readiness, settings: Settings) -> Readiness:
 def _debug(settings: Settings, services: Services, ring: Ring, rank: int) -> Debug:
     from sidecar.debug.endpoints import Debug, Facts  # only when they are on
 
-    processes = settings.workers * settings.data_parallel_size
-    facts = Facts(settings.kv_connector, schemes_of(settings), config_of(settings), rank, processes)
+    facts = Facts(settings.kv_connector, schemes_of(settings), config_of(settings), rank, settings.processes)
     return Debug(services, ring, facts)
 
 

@@ -134,7 +134,7 @@ def _verifier(
         tell,
         rules.decoder,
         interval_s=settings.pull_verification_interval_s,
-        sole=settings.workers == 1 and settings.data_parallel_size == 1,
+        sole=settings.processes == 1,
     )
 
 

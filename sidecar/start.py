@@ -93,7 +93,7 @@ def _run(
         tracing = _tracing(settings, seat.rank)
         row = shared.metrics.board.row(seat.row) if shared.metrics else None
         serving = server_of(settings, _observers(shared, seat, tracing), shared, rank=seat.rank, row=row)
-        serving.cut_by = CUT if settings.workers * settings.data_parallel_size > 1 else None
+        serving.cut_by = CUT if settings.processes > 1 else None
         started()
         listener = ports.listener(seat.rank)
         collect_seldom()

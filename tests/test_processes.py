@@ -17,7 +17,7 @@ from time import monotonic
 import pytest
 
 from tests.commands import Command, command, listens
-from tests.engines import Answer, Got, complete, scripted
+from tests.engines import Answer, Got, ScriptedEngine, complete, scripted
 from tests.serving import post, read_answer
 from tests.test_answers import closed_port
 from tests.test_metrics_port import ask, get, numbers
@@ -91,6 +91,15 @@ async def connected(port: int, count: int = MANY) -> list[Connection]:
     return pairs
 
 
+async def posted(port: int, engine: ScriptedEngine) -> list[Connection]:
+    """Connections with a request each, all of which the engine has."""
+    pairs = await connected(port)
+    for _, writer in pairs:
+        writer.write(post())
+    await engine.came(MANY)
+    return pairs
+
+
 async def close(pairs: Sequence[Connection]) -> None:
     """End the connections."""
     for _, writer in pairs:
@@ -154,10 +163,7 @@ async def test_one_scrape_tells_of_all_processes(tmp_path: Path) -> None:
 async def test_sigterm_lets_every_process_finish_and_exits_0(tmp_path: Path) -> None:
     async with scripted(stream) as engine, command(tmp_path, engine.port, TWO) as sidecar:
         pids = await workers(sidecar)
-        pairs = await connected(sidecar.port)
-        for _, writer in pairs:
-            writer.write(post())
-        await engine.came(MANY)
+        pairs = await posted(sidecar.port, engine)
         sidecar.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(BOUND_S):
             while await listens(sidecar.port):
@@ -172,10 +178,7 @@ async def test_sigterm_lets_every_process_finish_and_exits_0(tmp_path: Path) -> 
 async def test_a_signal_to_every_process_lets_all_finish(tmp_path: Path, number: signal.Signals) -> None:
     async with scripted(stream) as engine, command(tmp_path, engine.port, TWO) as sidecar:
         pids = await workers(sidecar)
-        pairs = await connected(sidecar.port)
-        for _, writer in pairs:
-            writer.write(post())
-        await engine.came(MANY)
+        pairs = await posted(sidecar.port, engine)
         for pid in (sidecar.process.pid, *pids, *pids):  # as of systemd, and once more
             os.kill(pid, number)
         assert await answers(pairs) == [(200, True)] * MANY
@@ -191,10 +194,7 @@ async def test_a_second_signal_ends_what_still_runs_in_every_process(
 
     async with scripted(script) as engine, command(tmp_path, engine.port, TWO) as sidecar:
         await workers(sidecar)
-        pairs = await connected(sidecar.port)
-        for _, writer in pairs:
-            writer.write(post())
-        await engine.came(MANY)
+        pairs = await posted(sidecar.port, engine)
         for _ in range(2):
             sidecar.process.send_signal(number)
             await asyncio.sleep(0.3)
@@ -209,10 +209,7 @@ async def test_the_grace_is_that_of_each_process(tmp_path: Path) -> None:
     flags = (TWO, "--shutdown-grace=1s")
     async with scripted(script) as engine, command(tmp_path, engine.port, *flags) as sidecar:
         await workers(sidecar)
-        pairs = await connected(sidecar.port)
-        for _, writer in pairs:
-            writer.write(post())
-        await engine.came(MANY)
+        pairs = await posted(sidecar.port, engine)
         sidecar.process.terminate()
         assert await answers(pairs) == [(503, True)] * MANY
         assert await sidecar.ended() == 0
@@ -226,10 +223,7 @@ async def test_a_process_that_ends_by_itself_is_started_again_and_the_others_go_
     flags = (TWO, f"--metrics-port={metrics}")
     async with scripted(stream) as engine, command(tmp_path, engine.port, *flags) as sidecar:
         pids = await workers(sidecar)
-        pairs = await connected(sidecar.port)
-        for _, writer in pairs:
-            writer.write(post())
-        await engine.came(MANY)
+        pairs = await posted(sidecar.port, engine)
         os.kill(pids[0], number)
         whole = [outcome == (200, True) for outcome in await answers(pairs)]
         # Killed, it cuts its own; told to stop, it finishes them. The other's are never touched.

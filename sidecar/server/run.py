@@ -77,7 +77,7 @@ def server(
 
 def _cut_as_told(record: logging.LogRecord) -> bool:
     """That the grace is over is what its flag says, and no error; of nothing that was cut nothing is said."""
-    if not record.msg.startswith("Cancel %s running task(s)"):  # uvicorn 0.40 server.py
+    if not record.msg.startswith("Cancel %s running task(s)"):  # uvicorn 0.54 server.py
         return True
     record.levelno, record.levelname = logging.WARNING, "WARNING"
     record.msg = "requests that are cut, since the grace of --shutdown-grace is over: %s"

@@ -65,6 +65,11 @@ class Settings(
         """Whether MoRI-IO's write mode is on; the peer too asks for it within nixlv2 only."""
         return self.moriio_write_mode and self.kv_connector == "nixlv2"
 
+    @property
+    def processes(self) -> int:
+        """How many processes serve: the workers of each rank."""
+        return self.workers * self.data_parallel_size
+
 
 SETTINGS: tuple[Setting, ...] = tuple(setting for group in GROUPS for setting in settings_of(group))
 BY_NAME = by_name(SETTINGS)
