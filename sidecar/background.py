@@ -29,10 +29,12 @@ class Background:
         self._descriptor = descriptor
         self._lost = lost
         self._lost_lines = 0
-        self._waiting: deque[bytes] = deque()
+        # With each how many lines are lost if it cannot be written: its own, and those that it tells of.
+        self._waiting: deque[tuple[bytes, int]] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._maker = os.getpid()
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
@@ -43,12 +45,14 @@ class Background:
                 self._write_now(lines)
                 return
             if self._thread is None:
+                if os.getpid() != self._maker:
+                    self._lost_lines = 0  # the parent's
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
                 self._thread.start()
             if self._waiting and self._waiting_bytes + len(lines) > WAITING_BYTES:
                 self._lost_lines += lines.count(b"\n")
                 return
-            self._append(self._told() + lines)
+            self._append(lines)
             self._changed.notify_all()
 
     def flush(self) -> None:
@@ -65,30 +69,31 @@ class Background:
         if not self._poll.poll(0):
             self._lost_lines += lines.count(b"\n")
             return
-        self._write_whole(self._told() + lines)
-
-    def _told(self) -> bytes:
-        """That lines are lost, if any are."""
-        lines, self._lost_lines = self._lost_lines, 0
-        return self._lost(lines) if lines else b""
+        told = self._lost(self._lost_lines) if self._lost_lines else b""
+        self._write_whole(told + lines)
+        self._lost_lines = 0
 
     def _append(self, lines: bytes) -> None:
-        self._waiting.append(lines)
-        self._waiting_bytes += len(lines)
+        """Put them last, behind the line that tells how many are lost there."""
+        at_stake = self._lost_lines + lines.count(b"\n")
+        told = self._lost(self._lost_lines) if self._lost_lines else b""
+        self._lost_lines = 0
+        self._waiting.append((told + lines, at_stake))
+        self._waiting_bytes += len(told) + len(lines)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting:
                     self._changed.wait()
-                lines = self._waiting[0]
+                lines, at_stake = self._waiting[0]
             failed = self._fails(lines)
             with self._changed:
                 self._waiting.popleft()
                 self._waiting_bytes -= len(lines)
-                self._lost_lines += lines.count(b"\n") if failed else 0
+                self._lost_lines += at_stake if failed else 0
                 if not failed and not self._waiting and self._lost_lines:
-                    self._append(self._told())
+                    self._append(b"")
                 self._changed.notify_all()
 
     def _fails(self, lines: bytes) -> bool:
@@ -103,7 +108,10 @@ class Background:
         for block in _blocks(lines):
             left = memoryview(block)
             while left:
-                left = left[os.write(self._descriptor, left) :]
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:  # whoever else has the descriptor has set O_NONBLOCK
+                    self._poll.poll()
 
 
 def _blocks(lines: bytes) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from io import UnsupportedOperation
@@ -82,6 +83,12 @@ class Lines(logging.Handler):
         except Exception:
             self.handleError(record)
 
+    def say(self, line: str) -> None:
+        """Write a line that is no record, as it is. Raises OSError."""
+        with self.lock or nullcontext():
+            self._output.write(line.encode(errors="backslashreplace") + b"\n")
+            self._output.flush()
+
     def tell(self, line: Told) -> None:
         """Write this line within KEPT_S. To be called in a running event loop."""
         text = self._write(line)
@@ -117,6 +124,13 @@ class Lines(logging.Handler):
         if kept:
             self._output.write(b"".join(kept))
             self._output.flush()
+
+
+def say(line: str) -> None:
+    """Write a line that is no record, as it is, where the log goes. Raises OSError."""
+    for handler in logging.root.handlers:
+        if isinstance(handler, Lines):
+            handler.say(line)
 
 
 def tell(logger: logging.Logger, message: str, fields: Mapping[str, Any]) -> None:

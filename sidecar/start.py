@@ -171,7 +171,7 @@ def _refuse(code: int, reason: str) -> int:
 def _say(settings: Settings, warnings: Sequence[str]) -> None:
     """The start line, and what an operator should know from the first line on (contract section 1)."""
     with suppress(OSError):  # a log that cannot be written stops nothing (logs.Lines)
-        sys.stderr.write(start_line(settings, __version__) + "\n")
+        logs.say(start_line(settings, __version__))
     for warning in warnings:
         logger.warning("%s", warning)
     if not protects(settings):

@@ -103,10 +103,20 @@ def test_without_a_loop_what_has_no_room_is_lost_and_counted(pipe: tuple[int, in
     assert os.read(pipe[0], 4096) == lost(5) + numbered(15, 17)
 
 
+async def test_a_descriptor_that_others_have_made_nonblocking_is_waited_for(pipe: tuple[int, int]) -> None:
+    os.set_blocking(pipe[1], False)
+    output = Background(pipe[1], lost)
+    for number in range(3000):
+        output.write(numbered(number, number + 1))
+    assert await read(pipe[0], b"02999\n") == numbered(0, 3000)
+
+
 async def test_lines_that_cannot_be_written_are_counted(tmp_path: object) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     output = Background(full, lost)
-    output.write(numbered(0, 3))
+    output.write(numbered(0, 2))
+    output.drain(5)
+    output.write(numbered(2, 3))  # and with it that two are lost
     output.drain(5)
     reading, writing = os.pipe()
     os.dup2(writing, full)
@@ -115,6 +125,24 @@ async def test_lines_that_cannot_be_written_are_counted(tmp_path: object) -> Non
     assert os.read(reading, 4096) == lost(3) + numbered(3, 4)
     for descriptor in (full, reading, writing):
         os.close(descriptor)
+
+
+def test_what_a_parent_has_lost_is_not_told_by_its_children(pipe: tuple[int, int]) -> None:
+    output = Background(pipe[1], lost)
+    output.write(numbered(0, 1))
+    output.write(numbered(1, 2))
+    assert os.read(pipe[0], 4096) == numbered(0, 1)
+
+    async def child() -> None:
+        output.write(b"child\n")
+        output.drain(5)
+
+    pid = os.fork()
+    if not pid:
+        asyncio.run(child())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(pipe[0], 4096) == b"child\n"
 
 
 _MANY = """

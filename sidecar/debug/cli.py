@@ -43,7 +43,8 @@ that serves --metrics-port there is asked (it needs --debug-endpoints), with a p
 out here from the sidecar's flags after "--". Write it like the curl command, at the debug port:
 
   sidecar explain http://localhost:9090/v1/completions -H 'x-prefiller-host-port: 10.0.0.2:8000' -d @body.json
-  sidecar explain /v1/completions -H 'x-prefiller-host-port: 10.0.0.2:8000' -- --kv-connector=offloading
+  sidecar explain /v1/completions -H 'x-prefiller-host-port: 10.0.0.2:8000' -d @body.json --
+  --kv-connector=offloading
 """
 
 
